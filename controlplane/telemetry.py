@@ -1,0 +1,285 @@
+"""What workers saw: frozen values that travel from the workers to the controller and into the ledger.
+
+Everything here is a sum or a histogram, never an average, so that merging windows loses nothing. The identity of a
+window (worker, epoch, sequence) is also its idempotency key: reporting it twice changes nothing.
+
+Counting follows the contract of the project: the token that prefill yields belongs to no step; a *spec step* is a
+draft-verify round with at least one draft token; a *plain step* drafted nothing; everything is counted after trimming
+at EOS, stop or max_tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+LOAD_BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Upper bounds, in running sequences on one worker, of the load buckets that a plan has a K for."""
+
+LATENCY_BOUNDS_S: tuple[float, ...] = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0,
+)  # fmt: skip
+"""Upper bounds of the latency histograms, seconds; one overflow bucket follows."""
+
+EnergySource = Literal["counter", "power", "rapl", "model", "none"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+def load_bucket(running: int) -> int:
+    """Index into LOAD_BUCKETS of the smallest bucket that holds `running` sequences (the last one holds the rest)."""
+    return min(bisect_left(LOAD_BUCKETS, max(running, 1)), len(LOAD_BUCKETS) - 1)
+
+
+class WindowId(NamedTuple):
+    """Which window: worker name, the worker's start (epoch), and a sequence number within it."""
+
+    worker: str
+    epoch: int
+    sequence: int
+
+
+class StepCount(NamedTuple):
+    """How many steps drafted `drafted` tokens and kept `accepted` of them.
+
+    `ended` says that generation ended inside the draft (EOS, stop or max_tokens on an accepted draft token): no extra
+    token was emitted and nothing is known of the positions after `accepted`.
+    """
+
+    drafted: int
+    accepted: int
+    ended: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyHistogram:
+    """Counts per bucket of LATENCY_BOUNDS_S (plus overflow) and the sum of the observations in seconds."""
+
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def observe(self, seconds: float) -> LatencyHistogram:
+        i = bisect_left(LATENCY_BOUNDS_S, seconds)
+        return LatencyHistogram((*self.counts[:i], self.counts[i] + 1, *self.counts[i + 1 :]), self.sum_s + seconds)
+
+    def merge(self, other: LatencyHistogram) -> LatencyHistogram:
+        return LatencyHistogram(
+            tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)), self.sum_s + other.sum_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepCell:
+    """A cohort's steps at one load bucket under one planned K.
+
+    load_bucket: index into LOAD_BUCKETS. k: the K of the plan (a step may draft fewer: the proposer was silent, or
+    few tokens were left). counts: sorted by (drafted, accepted, ended). step_seconds: wall seconds of those steps,
+    summed over the cohort's sequences in them, so emitted / step_seconds is the goodput of one sequence.
+    """
+
+    load_bucket: int
+    k: int
+    counts: tuple[StepCount, ...]
+    step_seconds: float
+
+    @property
+    def steps(self) -> int:
+        return sum(c.steps for c in self.counts)
+
+    @property
+    def emitted_tokens(self) -> int:
+        return sum(c.steps * (c.accepted + (not c.ended)) for c in self.counts)
+
+    def merge(self, other: StepCell) -> StepCell:
+        sums: dict[tuple[int, int, bool], int] = {}
+        for c in (*self.counts, *other.counts):
+            sums[c[:3]] = sums.get(c[:3], 0) + c.steps
+        counts = tuple(StepCount(*key, steps) for key, steps in sorted(sums.items()))
+        return replace(self, counts=counts, step_seconds=self.step_seconds + other.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class CohortWindow:
+    """What one worker saw of one cohort in one interval. Only active cohorts travel.
+
+    prefill_positions, draft_positions: positions computed by the target in prefill and by a draft model.
+    first_tokens: tokens that prefill yielded (one per started request). ttft, tpot: of requests that reached them in
+    this interval (TPOT = (end - first token) / (tokens - 1), on finish).
+    """
+
+    cohort: str
+    cells: tuple[StepCell, ...] = ()
+    prefill_positions: int = 0
+    draft_positions: int = 0
+    first_tokens: int = 0
+    requests_started: int = 0
+    requests_finished: int = 0
+    requests_failed: int = 0
+    ttft: LatencyHistogram = LatencyHistogram()
+    tpot: LatencyHistogram = LatencyHistogram()
+
+    @property
+    def counts(self) -> tuple[StepCount, ...]:
+        return tuple(c for cell in self.cells for c in cell.counts)
+
+    @property
+    def spec_steps(self) -> int:
+        return sum(c.steps for c in self.counts if c.drafted)
+
+    @property
+    def plain_steps(self) -> int:
+        return sum(c.steps for c in self.counts if not c.drafted)
+
+    @property
+    def draft_tokens(self) -> int:
+        return sum(c.steps * c.drafted for c in self.counts)
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(c.steps * c.accepted for c in self.counts)
+
+    @property
+    def emitted_tokens(self) -> int:
+        """Completion tokens: those that prefill yielded and those of the steps."""
+        return self.first_tokens + sum(cell.emitted_tokens for cell in self.cells)
+
+    @property
+    def verify_positions(self) -> int:
+        """Positions the target computed in decode steps, rejected drafts included."""
+        return sum(c.steps * (c.drafted + 1) for c in self.counts)
+
+    @property
+    def positions(self) -> int:
+        """All positions computed for this cohort: the weight by which a window's cost and energy are split."""
+        return self.prefill_positions + self.verify_positions + self.draft_positions
+
+    def drafted_at(self, position: int) -> int:
+        """Drafts that had a token at the 0-based `position`."""
+        return sum(c.steps for c in self.counts if c.drafted > position)
+
+    def accepted_at(self, position: int) -> int:
+        """Drafts whose token at the 0-based `position` was kept (all earlier ones were too)."""
+        return sum(c.steps for c in self.counts if c.accepted > position)
+
+    def merge(self, other: CohortWindow) -> CohortWindow:
+        """Sum of both; raises ValueError when they are of different cohorts."""
+        if self.cohort != other.cohort:
+            raise ValueError(f"cannot merge windows of cohorts {self.cohort!r} and {other.cohort!r}")
+        cells = {(c.load_bucket, c.k): c for c in self.cells}
+        for c in other.cells:
+            key = (c.load_bucket, c.k)
+            cells[key] = cells[key].merge(c) if key in cells else c
+        return CohortWindow(
+            self.cohort,
+            tuple(cells[key] for key in sorted(cells)),
+            self.prefill_positions + other.prefill_positions,
+            self.draft_positions + other.draft_positions,
+            self.first_tokens + other.first_tokens,
+            self.requests_started + other.requests_started,
+            self.requests_finished + other.requests_finished,
+            self.requests_failed + other.requests_failed,
+            self.ttft.merge(other.ttft),
+            self.tpot.merge(other.tpot),
+        )
+
+
+def merge_cohorts(windows: Iterable[CohortWindow]) -> dict[str, CohortWindow]:
+    """One merged window per cohort, by name; the order of `windows` does not matter."""
+    merged: dict[str, CohortWindow] = {}
+    for w in windows:
+        merged[w.cohort] = merged[w.cohort].merge(w) if w.cohort in merged else w
+    return merged
+
+
+class LatencyCell(NamedTuple):
+    """Engine steps by size: `sequences` in the step, `positions` computed in it, how many, their wall seconds."""
+
+    sequences: int
+    positions: int
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWindow:
+    """One worker's interval: its cohorts, step times, energy, and what it was obeying.
+
+    started_at, ended_at: unix seconds. busy_s: seconds inside prefill and decode steps (<= the interval).
+    energy_uj: microjoules, None where nothing could be measured (None is never 0). running, waiting, kv_used,
+    kv_total: gauges at the end (sequences, sequences, tokens, tokens). plan_expired: the worker ran on fallback K.
+    """
+
+    id: WindowId
+    model: str
+    drafter: str
+    device: str
+    started_at: float
+    ended_at: float
+    busy_s: float
+    energy_uj: int | None
+    energy_source: EnergySource
+    plan_version: int
+    plan_expired: bool
+    plan_age_s: float
+    running: int
+    waiting: int
+    kv_used: int
+    kv_total: int
+    cohorts: tuple[CohortWindow, ...]
+    latency: tuple[LatencyCell, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_at - self.started_at
+
+    @property
+    def positions(self) -> int:
+        return sum(c.positions for c in self.cohorts)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished, failed or cancelled request, as the ledger keeps it. Times in unix seconds and seconds.
+
+    completion_tokens = 1 + accepted_tokens + spec_steps + plain_steps - (1 if the last step ended inside its draft)
+    for a request that reached its first token.
+    """
+
+    request_id: str
+    worker: str
+    model: str
+    drafter: str
+    cohort: str
+    tenant: str | None
+    route: str
+    stream: bool
+    started_at: float
+    finished_at: float
+    prompt_tokens: int
+    completion_tokens: int
+    spec_steps: int
+    plain_steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    prefill_positions: int
+    verify_positions: int
+    draft_positions: int
+    max_k: int
+    ttft_s: float | None
+    tpot_s: float | None
+    finish_reason: FinishReason
+    plan_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker sends once a second: one closed window and the requests that ended in it."""
+
+    window: WorkerWindow
+    requests: tuple[RequestRecord, ...] = ()
