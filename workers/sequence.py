@@ -1,0 +1,110 @@
+"""One request's life in the engine: what was asked (frozen), what has come of it (Sequence), what goes out (Chunk)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.telemetry import FinishReason, RequestRecord
+
+if TYPE_CHECKING:
+    from workers.detokenizer import Detokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample and when to stop.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 are off. seed: with one, the text is a function of the request alone
+    (Gumbel coupling); without one, sampling is lossless in distribution. max_tokens, min_tokens: completion tokens.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A validated request; `created_at` in unix seconds is where TTFT starts."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    cohort: str
+    tenant: str | None = None
+    route: str = ""
+    stream: bool = False
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one engine step gave one request.
+
+    token_ids: tokens committed in this step; text: what they added, already detokenised and trimmed before a stop
+    string. steps: (drafted, accepted) of the draft-verify round, empty for the token that prefill yields.
+    finish_reason and record are set on the last chunk; error on a request that failed.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    steps: tuple[tuple[int, int], ...] = ()
+    finish_reason: FinishReason | None = None
+    record: RequestRecord | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A running request. `token_ids` is prompt and completion; the last token's KV is not computed until it is fed.
+
+    kv_length: positions whose target KV is in the slot. noise_seed keys this sequence's random streams; `coupled` says
+    that the client gave it.
+    """
+
+    request: EngineRequest
+    token_ids: list[int]
+    noise_seed: int
+    detokenizer: Detokenizer
+    slot: int = -1
+    kv_length: int = 0
+    spec_steps: int = 0
+    plain_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    prefill_positions: int = 0
+    verify_positions: int = 0
+    draft_positions: int = 0
+    max_k: int = 0
+    started_at: float = 0.0
+    first_token_at: float | None = None
+    plan_version: int = 0
+    finish_reason: FinishReason | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def completion_length(self) -> int:
+        return len(self.token_ids) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.request.sampling.max_tokens - self.completion_length
+
+    @property
+    def coupled(self) -> bool:
+        return self.request.sampling.seed is not None
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.kv_length < self.prompt_length
