@@ -1,0 +1,200 @@
+"""Settings of one Kadence process: command flags over KADENCE_ variables over a YAML file over defaults.
+
+`load_settings` is the way in; it reports every bad value at once, each with where it came from and what to do.
+No torch and no Ray here: whether there is a GPU is asked where one is needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+ENV_PREFIX = "KADENCE_"
+DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg")
+PHYSICAL_CORES = Path("/sys/devices/system/cpu")
+
+
+class SettingsError(ValueError):
+    """One or more settings are wrong; one line a problem, each naming the field, its source and the fix."""
+
+
+class Settings(BaseSettings):
+    """Everything a process is told from outside. Paths are absolute once validated; times in seconds."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, protected_namespaces=(), env_ignore_empty=True
+    )
+
+    home: Path = Field(Path(".kadence"), description="folder of the database, the plan cache and logs")
+    database_url: str = Field("", description="SQLAlchemy URL; empty means sqlite:///<home>/kadence.db")
+    policy: Path = Field(Path("policies.yaml"), description="the operator's policy file")
+    prices: Path = Field(Path("prices.yaml"), description="the price sheet")
+    model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
+    drafter: str = Field("ngram", description="ngram, none, or draft_model:<folder or id>")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means all physical cores")
+    sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8000, ge=1, le=65535)
+    dashboard_port: int = Field(8501, ge=1, le=65535)
+    replicas: int = Field(1, ge=1, le=1024, description="workers behind the ingress")
+    max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
+    max_context: int = Field(2048, ge=16, le=1_048_576, description="tokens of prompt and completion together")
+    queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
+    plan_ttl_s: float = Field(10.0, gt=0, le=3600, description="a plan older than this yields to the fallback K")
+    tick_s: float = Field(1.0, gt=0, le=60, description="between two windows and two decisions")
+    model_cache: Path = Path("~/.cache/kadence/models")
+
+    @field_validator("home", "policy", "prices", "model_cache")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        # Workers run in other folders than the command: a relative path would mean something else there.
+        return Path(os.path.abspath(path.expanduser()))
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_scheme(cls, url: str) -> str:
+        scheme, colon, _ = url.partition("://")
+        if url and (not colon or scheme not in DATABASE_SCHEMES):
+            raise ValueError(f"must be empty or start with {', '.join(s + '://' for s in DATABASE_SCHEMES)}")
+        return url
+
+    @field_validator("drafter")
+    @classmethod
+    def _known_drafter(cls, drafter: str) -> str:
+        kind, colon, where = drafter.partition(":")
+        if drafter in ("ngram", "none") or (kind == "draft_model" and colon and where.strip()):
+            return drafter
+        raise ValueError("must be ngram, none, or draft_model:<folder or hub id>")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _database_in_home(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.get("database_url"):
+            # str(): a home of the wrong type is reported by its own field.
+            home = Path(str(values.get("home") or cls.model_fields["home"].default)).expanduser()
+            return {**values, "database_url": f"sqlite:///{os.path.abspath(home)}/kadence.db"}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.port == self.dashboard_port:
+            raise ValueError(f"port and dashboard_port are both {self.port}; give each its own")
+        if self.plan_ttl_s <= self.tick_s:
+            raise ValueError(
+                f"plan_ttl_s ({self.plan_ttl_s:g}) must be over tick_s ({self.tick_s:g}), or every plan expires unused"
+            )
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where clients reach the endpoint."""
+        return f"http://{reachable_host(self.host)}:{self.port}"
+
+    @property
+    def dashboard_url(self) -> str:
+        return f"http://{reachable_host(self.host)}:{self.dashboard_port}"
+
+    @property
+    def worker_threads(self) -> int:
+        """CPU threads of one worker: as set, or the physical cores this process may use."""
+        return self.threads or physical_cores()
+
+    def price_key(self, gpu_name: str | None = None) -> str:
+        """The `sku` to look prices up by; `gpu_name` is the accelerator's name where the worker runs on one."""
+        if self.sku != "auto":
+            return self.sku
+        return gpu_name or f"cpu-{physical_cores()}core"
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """Settings from `config` (YAML), the environment and `flags` (None = not given), later ones winning.
+
+    Raises SettingsError with every problem at once.
+    """
+    from_file, lines = read_config(config) if config else ({}, {})
+    from_env = EnvSettingsSource(Settings, env_ignore_empty=True)()
+    from_flags = {name: value for name, value in flags.items() if value is not None}
+
+    def source(name: str) -> str:
+        if name in from_flags:
+            return f"--{name.replace('_', '-')}"
+        if name in from_env:
+            return f"{ENV_PREFIX}{name.upper()}"
+        return f"{config}:{lines.get(name, 1)}: {name}" if name in from_file else name
+
+    values = {**from_file, **from_env, **from_flags}
+    problems = [f"{source(name)}: unknown setting{_suggestion(name)}" for name in values if name not in FIELDS]
+    try:
+        settings = Settings(**{name: value for name, value in values.items() if name in FIELDS})
+    except ValidationError as error:
+        for problem in error.errors():
+            message = problem["msg"].removeprefix("Value error, ")
+            field = str(problem["loc"][0]) if problem["loc"] else ""
+            # A database URL may carry a password: it is not repeated.
+            given = "" if field == "database_url" else f" (not {problem['input']!r})"
+            problems.append(f"{source(field)}: {message[0].lower()}{message[1:]}{given}" if field else message)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return settings
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The keys of a YAML settings file, and the line of each. Raises SettingsError when it cannot be read as such."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SettingsError(f"--config {path}: cannot be read: {reason}") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SettingsError(f"{path}:{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if node is None:
+        return {}, {}
+    if not isinstance(node, yaml.MappingNode) or not isinstance(values, Mapping):
+        raise SettingsError(f"{path}:1: must be a mapping of settings, such as `port: 8000`")
+    lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+    return {str(key): value for key, value in values.items() if value is not None}, lines
+
+
+def physical_cores(cpus: frozenset[int] | None = None, topology: Path = PHYSICAL_CORES) -> int:
+    """Physical cores among `cpus` (default: those this process may run on), counting hyperthreads once.
+
+    `topology`: the kernel's folder of CPUs; where it is missing every CPU counts as a core.
+    """
+    if cpus is None:
+        allowed = getattr(os, "sched_getaffinity", None)
+        cpus = frozenset(allowed(0)) if allowed else frozenset(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in cpus:
+        try:
+            cores.add((topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(len(cores), 1)
+
+
+def reachable_host(host: str) -> str:
+    """The address to connect to for a server bound to `host` (an any-address is reached through loopback)."""
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, FIELDS, n=1)
+    return f", did you mean {close[0]}?" if close else f"; known ones: {', '.join(FIELDS)}"
+
+
+FIELDS: tuple[str, ...] = tuple(Settings.model_fields)
