@@ -1,0 +1,80 @@
+"""Starts the dashboard as a process of its own, so that killing it changes nothing for a client."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.settings import Settings
+
+APP = Path(__file__).with_name("app.py")
+LOOPBACK = "127.0.0.1"
+
+
+class DashboardError(RuntimeError):
+    """The dashboard cannot start; the message is one line and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardCommand:
+    """argv and environment of the process, and where the page will be."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    url: str
+
+
+def dashboard_command(settings: Settings, host: str = LOOPBACK) -> DashboardCommand:
+    """How to start the dashboard for `settings`. It listens on loopback unless `host` says otherwise.
+
+    The page reads its database and price sheet from the environment, so flags and YAML files of this process count too.
+    """
+    argv = (
+        *(sys.executable, "-m", "streamlit", "run", str(APP)),
+        f"--server.address={host}",
+        f"--server.port={settings.dashboard_port}",
+        "--server.headless=true",
+        "--server.fileWatcherType=none",
+        "--browser.gatherUsageStats=false",
+    )
+    env = {
+        **os.environ,
+        "KADENCE_DATABASE_URL": settings.database_url,
+        "KADENCE_PRICES": str(settings.prices),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return DashboardCommand(argv, env, f"http://{host}:{settings.dashboard_port}")
+
+
+def check_can_start(settings: Settings, host: str = LOOPBACK) -> None:
+    """Raises DashboardError when streamlit is not installed or the port is taken."""
+    if importlib.util.find_spec("streamlit") is None:
+        raise DashboardError("streamlit is not installed: pip install 'kadence[dashboard]'")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # As the server itself binds: a port in TIME_WAIT is free, one that is listened on is not.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, settings.dashboard_port))
+        except OSError as error:
+            raise DashboardError(
+                f"dashboard port {settings.dashboard_port} on {host}: {(error.strerror or str(error)).lower()}; "
+                "stop the other program or choose another port with --dashboard-port"
+            ) from error
+
+
+def run_dashboard(
+    settings: Settings, host: str = LOOPBACK, *, stdout: int | None = None, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts the dashboard and returns its process; the caller ends it with `terminate()` and `wait()`.
+
+    stdout, stderr: as for subprocess.Popen (None inherits). Raises DashboardError when it cannot start.
+    """
+    check_can_start(settings, host)
+    command = dashboard_command(settings, host)
+    return subprocess.Popen(command.argv, env=command.env, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL)
