@@ -1,0 +1,53 @@
+"""Verification of draft chains: accept a prefix of every proposal and add one token of the target's own."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.launch import Backend, BackendUnavailable, choose_backend
+from kernels.verify import naive
+from kernels.verify.noise import Purpose, gumbel_noise, uniform
+from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
+
+__all__ = ["GREEDY_BELOW", "BackendUnavailable", "Purpose", "Verdict", "gumbel_noise", "uniform", "verify_chain"]
+
+
+def verify_chain(
+    target_logits: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    draft_logits: torch.Tensor | None,
+    cu_draft: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    coupled: torch.Tensor,
+    *,
+    backend: Backend = "auto",
+    max_k: int | None = None,
+) -> Verdict:
+    """Verify B chains of draft tokens, ragged and in mixed sampling modes, without a [rows, V] probability tensor.
+
+    target_logits: [num_draft + B, V] float32, bfloat16 or float16; rows cu_draft[b] + b .. cu_draft[b + 1] + b + 1
+    belong to sequence b, k_b + 1 of them. -inf masks a token; each row needs a finite logit. Logits come after top-k, top-p
+    and penalties but before temperature.
+    draft_token_ids: [num_draft] i64. draft_logits: [num_draft, V], what the draft tokens were sampled from, before the
+    temperature, -inf outside the drafter's vocabulary; None when proposals are deterministic (one-hot).
+    cu_draft: [B + 1] i32, rising from 0 to num_draft; k_b = 0 is plain sampling from the single row.
+    temperature: [B] f32; under GREEDY_BELOW (0, say) the row is greedy and ties go to the lowest token.
+    seeds: [B] i64 key of the random numbers. positions: [B] i64 absolute index in the sequence of the first token to be
+    emitted. coupled: [B] bool; True couples target and draft by `gumbel_noise` (seeded requests), False is rejection
+    sampling.
+    max_k: longest chain, if the caller knows it; without it a device tensor costs one synchronisation.
+
+    Raises ValueError for arguments that do not fit together, BackendUnavailable for a named backend that cannot run.
+    """
+    if max_k is None:
+        max_k = int(cu_draft.diff().max()) if cu_draft.ndim == 1 and len(cu_draft) > 1 else 0
+    chains = Chains(
+        target_logits, draft_token_ids, draft_logits, cu_draft, temperature, seeds, positions, coupled, max_k
+    )
+    if choose_backend(backend, target_logits.device) == "naive":
+        return naive.verify_chain(chains)
+    from kernels.verify import fused  # here, so that nobody imports Triton who does not run it
+
+    return fused.verify_chain(chains)

@@ -1,0 +1,146 @@
+"""The definition of chain verification, one row at a time in plain PyTorch; reads only rows that the walk reaches."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+from kernels.verify.noise import Purpose, gumbel_noise, uniform
+from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """One sequence's part of the batch: k + 1 target rows, k draft tokens; overlap [k] is written in place."""
+
+    target_logits: torch.Tensor
+    draft_token_ids: list[int]
+    draft_logits: torch.Tensor | None
+    inverse_temperature: float
+    seed: torch.Tensor
+    position: torch.Tensor
+    overlap: torch.Tensor
+
+    def target_scores(self, j: int) -> torch.Tensor:
+        return self.target_logits[j].float() * self.inverse_temperature
+
+    def target_probs(self, j: int) -> torch.Tensor:
+        return torch.softmax(self.target_scores(j), -1)
+
+    def draft_probs(self, j: int) -> torch.Tensor | None:
+        if self.draft_logits is None:
+            return None
+        return torch.softmax(self.draft_logits[j].float() * self.inverse_temperature, -1)
+
+    def noise(self, j: int, purpose: Purpose) -> torch.Tensor:
+        vocab_size = self.target_logits.shape[1]
+        return gumbel_noise(self.seed[None], (self.position + j)[None], vocab_size, purpose=purpose)[0]
+
+
+def verify_chain(chains: Chains) -> Verdict:
+    """Walk every chain until its first rejection; see `kernels.verify.verify_chain`."""
+    device = chains.target_logits.device
+    overlap = torch.full((len(chains.draft_token_ids),), torch.nan, dtype=torch.float32, device=device)
+    bounds = chains.cu_draft.tolist()
+    draft_token_ids = chains.draft_token_ids.tolist()
+    inverse_temperatures = (1.0 / chains.temperature).tolist()
+    temperatures, coupled = chains.temperature.tolist(), chains.coupled.tolist()
+    emitted: list[list[int]] = []
+    for b, (start, end) in enumerate(itertools.pairwise(bounds)):
+        chain = _Chain(
+            target_logits=chains.target_logits[start + b : end + b + 1],
+            draft_token_ids=draft_token_ids[start:end],
+            draft_logits=None if chains.draft_logits is None else chains.draft_logits[start:end],
+            inverse_temperature=inverse_temperatures[b],
+            seed=chains.seeds[b],
+            position=chains.positions[b],
+            overlap=overlap[start:end],
+        )
+        if temperatures[b] < GREEDY_BELOW:
+            emitted.append(_walk_greedy(chain))
+        elif coupled[b]:
+            emitted.append(_walk_coupled(chain))
+        else:
+            emitted.append(_walk_rejection(chain))
+    width = chains.max_k + 1
+    padded = [tokens + [-1] * (width - len(tokens)) for tokens in emitted]
+    return Verdict(
+        num_accepted=torch.tensor([len(tokens) - 1 for tokens in emitted], dtype=torch.int32, device=device),
+        token_ids=torch.tensor(padded, dtype=torch.int64, device=device).reshape(len(emitted), width),
+        overlap=overlap,
+    )
+
+
+def _walk_greedy(chain: _Chain) -> list[int]:
+    """Accept while the draft token is the target's argmax; both distributions are one-hot, so the overlap is 0 or 1."""
+    emitted = []
+    for j, draft in enumerate([*chain.draft_token_ids, None]):
+        token = int(chain.target_logits[j].argmax())
+        emitted.append(token)
+        if draft is None:
+            break
+        chain.overlap[j] = float(token == draft)
+        if token != draft:
+            break
+    return emitted
+
+
+def _walk_coupled(chain: _Chain) -> list[int]:
+    """Accept while the draft token is the target's own sample under the noise of (seed, position).
+
+    What is emitted is that sample in every case, so the text depends neither on the drafter nor on K.
+    """
+    emitted = []
+    for j, draft in enumerate([*chain.draft_token_ids, None]):
+        token = int((chain.target_scores(j) + chain.noise(j, Purpose.COUPLED)).argmax())
+        emitted.append(token)
+        if draft is None:
+            break
+        chain.overlap[j] = _overlap(chain.target_probs(j), chain.draft_probs(j), draft)
+        if token != draft:
+            break
+    return emitted
+
+
+def _walk_rejection(chain: _Chain) -> list[int]:
+    """Accept x with min(1, target_probs[x] / draft_probs[x]), resample the residual at the first rejection.
+
+    Leviathan et al. 2023, algorithm 1: the emitted tokens have the target's distribution whatever the drafter's is.
+    """
+    emitted: list[int] = []
+    for j, draft in enumerate(chain.draft_token_ids):
+        target_probs, draft_probs = chain.target_probs(j), chain.draft_probs(j)
+        chain.overlap[j] = _overlap(target_probs, draft_probs, draft)
+        if not _accepts(target_probs, draft_probs, draft, chain, j):
+            residual = _residual(target_probs, draft_probs, draft)
+            # By rounding alone: a rejection that was next to impossible leaves nothing above the draft's probability.
+            weights = residual if bool((residual > 0).any()) else target_probs
+            emitted.append(int((weights.log() + chain.noise(j, Purpose.RESAMPLE)).argmax()))
+            return emitted
+        emitted.append(draft)
+    k = len(chain.draft_token_ids)
+    emitted.append(int((chain.target_scores(k) + chain.noise(k, Purpose.RESAMPLE)).argmax()))
+    return emitted
+
+
+def _accepts(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, chain: _Chain, j: int) -> bool:
+    """Strict, so that a token that the target gives no probability never passes."""
+    draft_prob = 1.0 if draft_probs is None else float(draft_probs[draft])
+    u = float(uniform(chain.seed, chain.position + j, Purpose.ACCEPT))
+    return u * draft_prob < float(target_probs[draft])
+
+
+def _residual(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int) -> torch.Tensor:
+    """max(target_probs - draft_probs, 0), not normalised: an argmax under Gumbel noise does not need it."""
+    if draft_probs is None:
+        return target_probs.index_fill(0, torch.tensor([draft], device=target_probs.device), 0.0)
+    return (target_probs - draft_probs).clamp(min=0.0)
+
+
+def _overlap(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int) -> torch.Tensor:
+    """sum_x min(target_probs, draft_probs): the probability that this position is accepted under rejection sampling."""
+    if draft_probs is None:
+        return target_probs[draft]
+    return torch.minimum(target_probs, draft_probs).sum().clamp(max=1.0)

@@ -1,0 +1,106 @@
+"""Random numbers as a function of (seed, position, purpose, token), so that any backend and any batch draws the same.
+
+Philox-4x32-10 (Salmon et al., SC 2011) with key = the 64 bits of the seed and counter = (token // 4, low and high half
+of the position, purpose); lane token % 4 belongs to the token. Nothing is stored between calls, no order of calls matters.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLIER_0 = np.uint64(0xD2511F53)
+_MULTIPLIER_2 = np.uint64(0xCD9E8D57)
+_KEY_STEP_0 = 0x9E3779B9
+_KEY_STEP_1 = 0xBB67AE85
+_ROUNDS = 10
+# The largest float32 below 1: a word that rounds up to 1 would have an infinite noise.
+_BELOW_ONE = np.float32(1.0 - 2.0**-24)
+
+
+class Purpose(IntEnum):
+    """The independent streams of one (seed, position). Two uses of one stream would bias the text."""
+
+    DRAFT = 0
+    """A drafter sampling its own proposal (unseeded)."""
+    ACCEPT = 1
+    """The uniform of the acceptance test."""
+    RESAMPLE = 2
+    """The recovered or the bonus token."""
+    COUPLED = 3
+    """The row that target and drafter share when the request carries a seed."""
+
+
+def uniform(seed: torch.Tensor, position: torch.Tensor, purpose: Purpose) -> torch.Tensor:
+    """One float32 strictly inside (0, 1) for each pair of `seed` and `position` (i64, same shape), on their device."""
+    _check_streams(seed, position)
+    words = _philox(np.zeros((seed.numel(), 1), np.uint64), _as_words(position), _as_words(seed), purpose)[0]
+    return torch.from_numpy(_unit(words)).reshape(seed.shape).to(seed.device)
+
+
+def gumbel_noise(
+    seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, *, purpose: Purpose = Purpose.COUPLED
+) -> torch.Tensor:
+    """Standard Gumbel noise [n, vocab_size] float32 of `seeds` [n] i64 at `positions` [n] i64, on their device.
+
+    The default purpose is the row that a seeded target and its drafter share: a drafter that takes
+    argmax(logits / temperature + row) proposes what the target would take from the same logits. A drafter that samples
+    for an unseeded request must say Purpose.DRAFT. A row does not depend on vocab_size.
+    """
+    _check_streams(seeds, positions)
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
+    quads = -(-vocab_size // 4)
+    counters = np.arange(quads, dtype=np.uint64)[None, :]
+    rows = np.empty((seeds.numel(), quads, 4), np.float32)
+    # A row at a time, to stay inside the cache.
+    for row, position, seed in zip(rows, _as_words(positions), _as_words(seeds), strict=True):
+        for lane, words in enumerate(_philox(counters, position[None], seed[None], purpose)):
+            # -log1p(-u), not -log(u): the largest noise decides an argmax, so small exponentials need the fine steps.
+            row[:, lane] = -np.log(-np.log1p(-_unit(words[0])))
+    return torch.from_numpy(rows.reshape(len(rows), -1)[:, :vocab_size]).to(seeds.device)
+
+
+def _unit(words: np.ndarray) -> np.ndarray:
+    """Map 32-bit words to float32 strictly inside (0, 1): (word + 1/2) / 2^32, fine steps near 0."""
+    fractions = words.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
+    clipped: np.ndarray = np.minimum(fractions, _BELOW_ONE)
+    return clipped
+
+
+def _philox(counters: np.ndarray, positions: np.ndarray, seeds: np.ndarray, purpose: Purpose) -> tuple[np.ndarray, ...]:
+    """Four 32-bit words (held in u64) for each of `counters` [n or 1, c], under `positions` and `seeds` [n] u64."""
+    shape = np.broadcast_shapes(counters.shape, (len(seeds), 1))
+    word_0 = np.broadcast_to(counters, shape)
+    word_1 = np.broadcast_to((positions & _LOW)[:, None], shape)
+    word_2 = np.broadcast_to((positions >> _HALF)[:, None], shape)
+    word_3 = np.full(shape, int(purpose), np.uint64)
+    key_0, key_1 = (seeds & _LOW)[:, None], (seeds >> _HALF)[:, None]
+    for _ in range(_ROUNDS):
+        product_0, product_2 = word_0 * _MULTIPLIER_0, word_2 * _MULTIPLIER_2
+        high_0, high_2 = product_0 >> _HALF, product_2 >> _HALF
+        high_2 ^= word_1
+        high_2 ^= key_0
+        high_0 ^= word_3
+        high_0 ^= key_1
+        product_0 &= _LOW
+        product_2 &= _LOW
+        word_0, word_1, word_2, word_3 = high_2, product_2, high_0, product_0
+        key_0, key_1 = (key_0 + np.uint64(_KEY_STEP_0)) & _LOW, (key_1 + np.uint64(_KEY_STEP_1)) & _LOW
+    return word_0, word_1, word_2, word_3
+
+
+def _as_words(values: torch.Tensor) -> np.ndarray:
+    """Return the bits of int64 values, flat, as unsigned 64-bit."""
+    return values.detach().reshape(-1).cpu().contiguous().numpy().view(np.uint64)
+
+
+def _check_streams(seeds: torch.Tensor, positions: torch.Tensor) -> None:
+    if seeds.dtype != torch.int64 or positions.dtype != torch.int64:
+        raise ValueError(f"seeds and positions must be int64, not {seeds.dtype} and {positions.dtype}")
+    if seeds.shape != positions.shape:
+        raise ValueError(f"seeds {tuple(seeds.shape)} and positions {tuple(positions.shape)} must have one shape")
