@@ -1,0 +1,216 @@
+"""The ledger's tables. Integers where sums must be exact, floats only where a time or a gauge was measured.
+
+Units, for every column here and in every migration:
+- `*_at`: unix seconds, UTC, double precision: what the windows carry, so that a stored window reads back equal.
+- `*_ns`: integer nanoseconds of one worker's machine time. `*_uj`: integer microjoules; null = not measured, never 0.
+- `*_nano`: integer nano-units (1e-9) of a currency. `hour`: hours since the unix epoch, UTC.
+
+A window's machine time and energy are split over its cohorts when it is written (finops/attribution.py), prices are
+applied when a report is read: history can be priced again under another sheet without touching a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Double, ForeignKeyConstraint, Index, Integer, MetaData, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+RowId = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only for a primary key of type INTEGER."""
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own attribute
+        int: BigInteger,
+        float: Double,
+        str: Text,
+        dict[str, Any]: JSON,
+        list[Any]: JSON,
+    }
+
+
+class Window(Base):
+    """One worker's interval; the key is telemetry.WindowId, so that storing it twice changes nothing.
+
+    seconds_ns = sum of the cohorts' attributed_ns + idle_ns, and energy_uj = sum of their attributed_uj + idle_uj,
+    exactly. latency: list of [sequences, positions, steps, seconds].
+    """
+
+    __tablename__ = "window"
+    __table_args__ = (Index(None, "started_at"),)
+
+    worker: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    model: Mapped[str]
+    drafter: Mapped[str]
+    device: Mapped[str]
+    hour: Mapped[int]
+    started_at: Mapped[float]
+    ended_at: Mapped[float]
+    seconds_ns: Mapped[int]
+    busy_ns: Mapped[int]
+    idle_ns: Mapped[int]
+    energy_uj: Mapped[int | None]
+    idle_uj: Mapped[int | None]
+    energy_source: Mapped[str]
+    plan_version: Mapped[int]
+    plan_expired: Mapped[bool]
+    plan_age_s: Mapped[float]
+    running: Mapped[int]
+    waiting: Mapped[int]
+    kv_used: Mapped[int]
+    kv_total: Mapped[int]
+    latency: Mapped[list[Any]]
+
+
+class WindowCohort(Base):
+    """What a window saw of one cohort, and the machine time and energy that were attributed to it.
+
+    wasted_*: the part of attributed_* spent on draft positions that were rejected. planned_k_steps: sum over steps of
+    the plan's K, so that planned_k_steps / (spec_steps + plain_steps) is the mean planned K. cells: list of
+    [load_bucket, k, [[drafted, accepted, ended, steps], ...], step_seconds]. ttft, tpot: {"counts", "sum_s"}.
+    """
+
+    __tablename__ = "window_cohort"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["worker", "epoch", "sequence"], ["window.worker", "window.epoch", "window.sequence"], ondelete="CASCADE"
+        ),
+    )
+
+    worker: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    cohort: Mapped[str] = mapped_column(primary_key=True)
+    attributed_ns: Mapped[int]
+    wasted_ns: Mapped[int]
+    attributed_uj: Mapped[int | None]
+    wasted_uj: Mapped[int | None]
+    prefill_positions: Mapped[int]
+    verify_positions: Mapped[int]
+    draft_positions: Mapped[int]
+    first_tokens: Mapped[int]
+    emitted_tokens: Mapped[int]
+    spec_steps: Mapped[int]
+    plain_steps: Mapped[int]
+    draft_tokens: Mapped[int]
+    accepted_tokens: Mapped[int]
+    planned_k_steps: Mapped[int]
+    step_seconds: Mapped[float]
+    requests_started: Mapped[int]
+    requests_finished: Mapped[int]
+    requests_failed: Mapped[int]
+    cells: Mapped[list[Any]]
+    ttft: Mapped[dict[str, Any]]
+    tpot: Mapped[dict[str, Any]]
+
+
+class Request(Base):
+    """One finished, failed or cancelled request (telemetry.RequestRecord)."""
+
+    __tablename__ = "request"
+    __table_args__ = (Index(None, "finished_at"),)
+
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    worker: Mapped[str]
+    model: Mapped[str]
+    drafter: Mapped[str]
+    cohort: Mapped[str]
+    tenant: Mapped[str | None]
+    route: Mapped[str]
+    stream: Mapped[bool]
+    hour: Mapped[int]
+    started_at: Mapped[float]
+    finished_at: Mapped[float]
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    spec_steps: Mapped[int]
+    plain_steps: Mapped[int]
+    draft_tokens: Mapped[int]
+    accepted_tokens: Mapped[int]
+    prefill_positions: Mapped[int]
+    verify_positions: Mapped[int]
+    draft_positions: Mapped[int]
+    max_k: Mapped[int]
+    ttft_s: Mapped[float | None]
+    tpot_s: Mapped[float | None]
+    finish_reason: Mapped[str]
+    plan_version: Mapped[int]
+
+
+class DecisionEntry(Base):
+    """One decision of one tick for one cohort and load bucket; a hold is a decision too."""
+
+    __tablename__ = "decision"
+    __table_args__ = (UniqueConstraint("at", "cohort", "load_bucket", "plan_version"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    at: Mapped[float]
+    cohort: Mapped[str]
+    load_bucket: Mapped[int]
+    old_k: Mapped[int]
+    new_k: Mapped[int]
+    reason: Mapped[str]
+    sentence: Mapped[str]
+    samples: Mapped[int]
+    accept_at: Mapped[list[Any]]
+    plan_version: Mapped[int]
+    policy_revision: Mapped[str]
+
+
+class PlanEntry(Base):
+    """One version of the plan. issued_at is of its first issue, expires_at of its latest renewal."""
+
+    __tablename__ = "plan"
+
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    issued_at: Mapped[float]
+    expires_at: Mapped[float]
+    k: Mapped[dict[str, Any]]
+    fallback: Mapped[dict[str, Any]]
+    policy_revision: Mapped[str]
+    kill_switch: Mapped[str]
+
+
+class PolicyRevision(Base):
+    """A policy as it was applied: the text, by whom and why. Applying the same text again is one more row."""
+
+    __tablename__ = "policy_revision"
+    __table_args__ = (UniqueConstraint("applied_at", "revision"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    revision: Mapped[str]
+    applied_at: Mapped[float]
+    applied_by: Mapped[str]
+    why: Mapped[str]
+    text: Mapped[str]
+
+
+class PriceEntry(Base):
+    """One line of the price sheet that the running system uses. effective_* as unix seconds, end exclusive."""
+
+    __tablename__ = "price"
+    __table_args__ = (UniqueConstraint("sku", "basis", "effective_from"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    sku: Mapped[str]
+    basis: Mapped[str]
+    currency: Mapped[str]
+    per_hour_nano: Mapped[int]
+    region: Mapped[str]
+    source: Mapped[str]
+    as_of: Mapped[str]
+    effective_from: Mapped[float]
+    effective_to: Mapped[float | None]

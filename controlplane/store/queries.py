@@ -1,0 +1,225 @@
+"""All reads of the ledger but the cost report (cost.py), as typed rows. Times in unix seconds, UTC.
+
+A row belongs to a range when it began in it (a request: when it finished in it): start inclusive, end exclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from controlplane.store.cost import CostReport, CostRow, TimeRange, cost_report
+from controlplane.store.engine import StoreError, one_line, open_database, sqlite_path
+from controlplane.store.migrate import head, is_known, revision_of
+from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
+
+__all__ = [
+    "CohortPoint",
+    "CostReport",
+    "CostRow",
+    "DecisionRow",
+    "PlanRow",
+    "PolicyRow",
+    "TimeRange",
+    "cohort_series",
+    "cost_report",
+    "database_state",
+    "decision_log",
+    "last_plan_version",
+    "latest_plan",
+    "policy_log",
+    "time_bounds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CohortPoint:
+    """One cohort in one time bucket that began at `at`.
+
+    seconds: wall time from the start of its first window in the bucket to the end of its last; tokens_per_s =
+    emitted_tokens / seconds, of all workers together. acceptance_length = 1 + accepted / spec step (None without one).
+    mean_k: draft tokens per step, plain steps included; planned_k: what the plan asked for, likewise (None without a
+    step): the proposer may have had less to say than the plan allowed.
+    """
+
+    at: float
+    cohort: str
+    emitted_tokens: int
+    spec_steps: int
+    plain_steps: int
+    accepted_tokens: int
+    draft_tokens: int
+    seconds: float
+    tokens_per_s: float
+    acceptance_length: float | None
+    mean_k: float | None
+    planned_k: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    at: float
+    cohort: str
+    load_bucket: int
+    old_k: int
+    new_k: int
+    reason: str
+    sentence: str
+    samples: int
+    accept_at: tuple[float, ...]
+    plan_version: int
+    policy_revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """k: cohort -> K by load bucket; expires_at: of the latest renewal that was journalled."""
+
+    version: int
+    epoch: int
+    issued_at: float
+    expires_at: float
+    k: Mapping[str, tuple[int, ...]]
+    fallback: Mapping[str, int]
+    policy_revision: str
+    kill_switch: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    revision: str
+    applied_at: float
+    applied_by: str
+    why: str
+    text: str
+
+
+def cohort_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[CohortPoint]:
+    """Every cohort's activity in buckets of `bucket_s` seconds (multiples of it since the epoch), by time and name.
+
+    A bucket without work for a cohort has no point. Raises ValueError when bucket_s is not over 0.
+    """
+    if bucket_s <= 0:
+        raise ValueError(f"bucket_s must be over 0, not {bucket_s}")
+    quotient = Window.started_at / bucket_s
+    # SQLite may lack floor() and its cast cuts off; PostgreSQL's cast rounds.
+    bucket = sa.func.floor(quotient) if engine.dialect.name == "postgresql" else sa.cast(quotient, sa.Integer)
+    summed = ("emitted_tokens", "spec_steps", "plain_steps", "accepted_tokens", "draft_tokens", "planned_k_steps")
+    query = (
+        sa.select(
+            bucket.label("bucket"),
+            WindowCohort.cohort,
+            sa.func.min(Window.started_at).label("begin"),
+            sa.func.max(Window.ended_at).label("finish"),
+            *(sa.func.sum(getattr(WindowCohort, name)).label(name) for name in summed),
+        )
+        .join_from(Window, WindowCohort)
+        .where(Window.started_at >= range.start, Window.started_at < range.end)
+        .group_by(sa.literal_column("bucket"), WindowCohort.cohort)
+        .order_by(sa.literal_column("bucket"), WindowCohort.cohort)
+    )
+    with engine.connect() as connection:
+        return [_cohort_point(row, bucket_s, summed) for row in connection.execute(query).mappings()]
+
+
+def _cohort_point(row: sa.RowMapping, bucket_s: float, summed: tuple[str, ...]) -> CohortPoint:
+    total = {name: int(row[name]) for name in summed}
+    seconds = row["finish"] - row["begin"]
+    steps = total["spec_steps"] + total["plain_steps"]
+    return CohortPoint(
+        at=int(row["bucket"]) * bucket_s,
+        cohort=row["cohort"],
+        emitted_tokens=total["emitted_tokens"],
+        spec_steps=total["spec_steps"],
+        plain_steps=total["plain_steps"],
+        accepted_tokens=total["accepted_tokens"],
+        draft_tokens=total["draft_tokens"],
+        seconds=seconds,
+        tokens_per_s=total["emitted_tokens"] / seconds if seconds > 0 else 0.0,
+        acceptance_length=1 + total["accepted_tokens"] / total["spec_steps"] if total["spec_steps"] else None,
+        mean_k=total["draft_tokens"] / steps if steps else None,
+        planned_k=total["planned_k_steps"] / steps if steps else None,
+    )
+
+
+def decision_log(
+    engine: sa.Engine, range: TimeRange, cohort: str | None = None, limit: int = 200, *, changes_only: bool = False
+) -> list[DecisionRow]:
+    """The newest `limit` decisions of the range, newest first; changes_only leaves out those that kept K."""
+    query = (
+        sa.select(*(getattr(DecisionEntry, name) for name in DecisionRow.__dataclass_fields__))
+        .where(DecisionEntry.at >= range.start, DecisionEntry.at < range.end)
+        .order_by(DecisionEntry.at.desc(), DecisionEntry.id.desc())
+        .limit(limit)
+    )
+    if cohort is not None:
+        query = query.where(DecisionEntry.cohort == cohort)
+    if changes_only:
+        query = query.where(DecisionEntry.old_k != DecisionEntry.new_k)
+    with engine.connect() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+    return [DecisionRow(**{**row, "accept_at": tuple(row["accept_at"])}) for row in rows]
+
+
+def latest_plan(engine: sa.Engine) -> PlanRow | None:
+    """The plan of the highest version; None before the first."""
+    query = sa.select(PlanEntry.__table__).order_by(PlanEntry.version.desc(), PlanEntry.epoch.desc()).limit(1)
+    with engine.connect() as connection:
+        row = connection.execute(query).mappings().first()
+    if row is None:
+        return None
+    return PlanRow(**{**row, "k": {cohort: tuple(by_load) for cohort, by_load in row["k"].items()}})
+
+
+def last_plan_version(engine: sa.Engine) -> int:
+    """Highest plan version on record, 0 without one: the next controller goes on from here."""
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.max(PlanEntry.version))) or 0
+
+
+def policy_log(engine: sa.Engine, limit: int = 50) -> list[PolicyRow]:
+    """Policies as they were applied, newest first."""
+    columns = [getattr(PolicyRevision, name) for name in PolicyRow.__dataclass_fields__]
+    query = sa.select(*columns).order_by(PolicyRevision.applied_at.desc(), PolicyRevision.id.desc()).limit(limit)
+    with engine.connect() as connection:
+        return [PolicyRow(**row) for row in connection.execute(query).mappings()]
+
+
+def time_bounds(engine: sa.Engine) -> TimeRange | None:
+    """From the first window's start to the moment after the last window or request ended; None without a window."""
+    with engine.connect() as connection:
+        start, end = connection.execute(sa.select(sa.func.min(Window.started_at), sa.func.max(Window.ended_at))).one()
+        finished = connection.scalar(sa.select(sa.func.max(Request.finished_at)))
+    if start is None:
+        return None
+    last = max(end, finished if finished is not None else end)
+    return TimeRange(start, last + 1e-3)
+
+
+def database_state(url: str | URL) -> str:
+    """In a word: "ok", "missing" (no such file), "empty" (never migrated), "older" or "newer" than this code, or
+    "unreachable: <why>". Creates nothing.
+    """
+    try:
+        path = sqlite_path(url)
+        if path is not None and not path.exists():
+            return "missing"
+        engine = open_database(url)
+        try:
+            with engine.connect() as connection:
+                revision = revision_of(connection)
+        finally:
+            engine.dispose()
+    except DBAPIError as e:
+        return f"unreachable: {one_line(e)}"
+    except StoreError as e:
+        return f"unreachable: {e}"
+    if revision is None:
+        return "empty"
+    if not is_known(revision):
+        return "newer"
+    return "ok" if revision == head() else "older"
