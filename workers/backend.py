@@ -1,0 +1,78 @@
+"""The seam between the HTTP dialect (workers/api.py) and whatever serves it: Ray workers, or a script in a test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from controlplane.decision.plan import KillSwitch, Plan
+from workers.sequence import Chunk, EngineRequest
+
+if TYPE_CHECKING:
+    from controlplane.policy import Policy
+    from workers.metrics import MetricsSnapshot
+
+
+class Overloaded(Exception):
+    """No room for the request now; the client may try again in `retry_after_s` seconds."""
+
+    def __init__(self, retry_after_s: float, message: str = "the server is at its limit of waiting requests") -> None:
+        super().__init__(retry_after_s, message)  # both in args, so that it survives pickling between processes
+        self.retry_after_s = retry_after_s
+        self.message = message
+
+
+class WorkerError(Exception):
+    """The worker failed or went away; the message may be shown to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCounts:
+    """What the controller has decided and written since it started.
+
+    decisions: by (cohort, reason). ledger_spooled: rows not yet in the database; ledger_lost: rows given up.
+    """
+
+    decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    ledger_spooled: int = 0
+    ledger_lost: int = 0
+
+
+class Backend(Protocol):
+    """All that the endpoint asks of the rest of Kadence.
+
+    tokenizer: a transformers tokenizer of the model. max_context: tokens of prompt and completion together.
+    admin_key: None leaves the admin routes open to loopback clients only.
+    """
+
+    model_id: str
+    max_context: int
+    tokenizer: Any
+    has_chat_template: bool
+    admin_key: str | None
+
+    def policy(self) -> Policy:
+        """The policy in force; must not block."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        """An async generator of the request's chunks, one a step; the last one carries finish_reason and record.
+
+        Raises Overloaded or WorkerError, before the first chunk wherever it can.
+        """
+        ...
+
+    async def cancel(self, request_id: str) -> None:
+        """Ends a request within a step; an unknown or finished one is no error."""
+        ...
+
+    async def snapshots(self) -> list[MetricsSnapshot]: ...
+    async def journal_counts(self) -> JournalCounts: ...
+    async def ready(self) -> bool: ...
+    async def plan(self) -> Plan: ...
+    async def set_kill_switch(self, mode: KillSwitch, reason: str, by: str) -> None: ...
+
+    async def apply_policy(self, text: str, by: str, why: str) -> str:
+        """Put a policy in force and return its revision; raises PolicyError for one that is not valid."""
+        ...

@@ -1,0 +1,250 @@
+"""Prometheus exposition of what all workers saw: one series per cohort, never one per replica.
+
+Workers report totals since their start. The aggregator turns them into increments, so that a sum over workers never
+falls when one of them restarts or goes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from controlplane.telemetry import LATENCY_BOUNDS_S, CohortWindow, EnergySource, LatencyHistogram, merge_cohorts
+
+OTHER_COHORTS = "other"
+"""Label of cohorts that the policy does not name (a worker may still serve those of an earlier one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """One worker's state at the moment it was asked.
+
+    epoch: the worker's start; totals start at zero there. totals: by cohort, since then. last_window: by cohort, the
+    last closed window (its acceptance length and mean K are shown as gauges). step_seconds: wall seconds of each step
+    of a sequence, by cohort, since the start. energy_uj: microjoules by source, since the start. kv_used, kv_total:
+    tokens. plan_age_s: seconds since the plan was issued.
+    """
+
+    worker: str
+    epoch: int
+    model: str
+    totals: Mapping[str, CohortWindow]
+    last_window: Mapping[str, CohortWindow] = field(default_factory=dict)
+    step_seconds: Mapping[str, LatencyHistogram] = field(default_factory=dict)
+    energy_uj: Mapping[EnergySource, int] = field(default_factory=dict)
+    plan_version: int = 0
+    plan_age_s: float = 0.0
+    plan_expired: bool = False
+    running: int = 0
+    waiting: int = 0
+    kv_used: int = 0
+    kv_total: int = 0
+
+
+class Series(NamedTuple):
+    """One counter: the metric, the values of its labels after `model`, and the bucket it counts in a histogram."""
+
+    metric: str
+    model: str
+    labels: tuple[str, ...]
+    bucket: int | None = None
+
+
+_COHORT = ("cohort",)
+_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "drafts": ("Steps that drafted at least one token.", _COHORT),
+    "draft_tokens": ("Draft tokens verified, by 0-based position in the draft.", ("cohort", "position")),
+    "accepted_tokens": ("Draft tokens kept, by 0-based position in the draft.", ("cohort", "position")),
+    "emitted_tokens": ("Completion tokens.", _COHORT),
+    "plain_steps": ("Steps that drafted nothing.", _COHORT),
+    "requests_started": ("Requests that were given to a worker's engine.", _COHORT),
+    "requests_finished": ("Requests that ended, well or not.", _COHORT),
+    "requests_failed": ("Requests that ended in an error.", _COHORT),
+    "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+}  # fmt: skip
+_HISTOGRAMS = {
+    "step_seconds": "Wall seconds of a step of one sequence.",
+    "time_to_first_token_seconds": "Seconds from receiving a request to its first token.",
+    "time_per_output_token_seconds": "(End - first token) / (tokens - 1) of a request, in seconds.",
+}
+_SUM = -1  # the pseudo bucket that holds a histogram's sum
+
+
+class MetricsAggregator:
+    """Adds up snapshots over workers and over their restarts; one per ingress."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, dict[Series, float]]] = {}
+        self._sums: dict[Series, float] = {}
+        self._snapshots: tuple[MetricsSnapshot, ...] = ()
+        self._known: frozenset[str] = frozenset()
+
+    def observe(self, snapshots: Sequence[MetricsSnapshot], known_cohorts: Iterable[str]) -> None:
+        """Take in the workers' newest totals; an outdated snapshot adds nothing."""
+        self._known = frozenset(known_cohorts)
+        self._snapshots = tuple(snapshots)
+        for snapshot in snapshots:
+            epoch, last = self._last.get(snapshot.worker, (snapshot.epoch, {}))
+            if snapshot.epoch < epoch:
+                continue
+            if snapshot.epoch > epoch:
+                last = {}
+            totals = dict(_series(snapshot))
+            for series, total in totals.items():
+                increment = total - last.get(series, 0)
+                labelled = self._label(series)
+                self._sums[labelled] = self._sums.get(labelled, 0) + max(increment, 0)
+            newest = {series: max(total, last.get(series, 0)) for series, total in totals.items()}
+            self._last[snapshot.worker] = (snapshot.epoch, last | newest)
+
+    def render(self, *, decisions: Mapping[tuple[str, str], int], ledger_spooled: int, ledger_lost: int) -> bytes:
+        """The exposition in Prometheus' text format."""
+        families = [
+            *self._counters(),
+            *self._histograms(),
+            *self._gauges(),
+            *_journal(decisions, ledger_spooled, ledger_lost),
+        ]
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(families))
+        return generate_latest(registry)
+
+    def _label(self, series: Series) -> Series:
+        if series.metric == "energy_joules" or series.labels[0] in self._known:
+            return series
+        return series._replace(labels=(OTHER_COHORTS, *series.labels[1:]))
+
+    def _counters(self) -> Iterator[Metric]:
+        for name, (text, labels) in _COUNTERS.items():
+            family = CounterMetricFamily(f"kadence_{name}", text, labels=["model", *labels])
+            for series, value in sorted(self._sums.items(), key=lambda item: item[0][1:3]):
+                if series.metric == name:
+                    family.add_metric([series.model, *series.labels], value)
+            yield family
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, text in _HISTOGRAMS.items():
+            family = HistogramMetricFamily(f"kadence_{name}", text, labels=["model", "cohort"])
+            for model, labels in sorted({(s.model, s.labels) for s in self._sums if s.metric == name}):
+                below, buckets = 0.0, []
+                for i, bound in enumerate([*map(str, LATENCY_BOUNDS_S), "+Inf"]):
+                    below += self._sums.get(Series(name, model, labels, i), 0)
+                    buckets.append((bound, below))
+                family.add_metric([model, *labels], buckets, self._sums.get(Series(name, model, labels, _SUM), 0))
+            yield family
+
+    def _gauges(self) -> Iterator[Metric]:
+        k = GaugeMetricFamily(
+            "kadence_num_speculative_tokens",
+            "Mean number of draft tokens per step in the last window.",
+            labels=["model", "cohort"],
+        )
+        acceptance = GaugeMetricFamily(
+            "kadence_acceptance_length",
+            "1 + accepted draft tokens per drafting step in the last window.",
+            labels=["model", "cohort"],
+        )
+        by_model: dict[str, list[MetricsSnapshot]] = {}
+        for snapshot in self._snapshots:
+            by_model.setdefault(snapshot.model, []).append(snapshot)
+        for model, snapshots in sorted(by_model.items()):
+            for cohort, window in sorted(merge_cohorts(w for s in snapshots for w in s.last_window.values()).items()):
+                if cohort not in self._known:
+                    continue
+                if steps := window.spec_steps + window.plain_steps:
+                    k.add_metric([model, cohort], window.draft_tokens / steps)
+                if window.spec_steps:
+                    acceptance.add_metric([model, cohort], 1 + window.accepted_tokens / window.spec_steps)
+        yield k
+        yield acceptance
+        for name, text, value in (
+            ("plan_version", "Version of the plan that every worker has reached.", _oldest_plan),
+            ("plan_age_seconds", "Seconds since the plan of the worker with the oldest one was issued.", _plan_age),
+            ("plan_expired", "1 when a worker's plan has expired, so that it runs on the fallback K.", _plan_expired),
+            ("workers", "Workers that answered.", len),
+            ("running_sequences", "Sequences being decoded.", lambda s: sum(x.running for x in s)),
+            ("waiting_requests", "Requests that wait for a place in a worker.", lambda s: sum(x.waiting for x in s)),
+            ("kv_used_tokens", "Tokens held in the KV caches.", lambda s: sum(x.kv_used for x in s)),
+            ("kv_total_tokens", "Tokens that the KV caches have room for.", lambda s: sum(x.kv_total for x in s)),
+        ):
+            family = GaugeMetricFamily(f"kadence_{name}", text, labels=["model"])
+            for model, snapshots in sorted(by_model.items()):
+                family.add_metric([model], value(snapshots))
+            yield family
+
+
+def render(
+    snapshots: Sequence[MetricsSnapshot],
+    *,
+    decisions: Mapping[tuple[str, str], int],
+    ledger_spooled: int,
+    ledger_lost: int,
+    known_cohorts: Iterable[str],
+) -> bytes:
+    """The exposition of these snapshots alone, without a memory of earlier ones."""
+    aggregator = MetricsAggregator()
+    aggregator.observe(snapshots, known_cohorts)
+    return aggregator.render(decisions=decisions, ledger_spooled=ledger_spooled, ledger_lost=ledger_lost)
+
+
+def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
+    """All counters of one worker, flat."""
+    model = snapshot.model
+    for cohort, w in snapshot.totals.items():
+        yield Series("drafts", model, (cohort,)), w.spec_steps
+        yield Series("emitted_tokens", model, (cohort,)), w.emitted_tokens
+        yield Series("plain_steps", model, (cohort,)), w.plain_steps
+        yield Series("requests_started", model, (cohort,)), w.requests_started
+        yield Series("requests_finished", model, (cohort,)), w.requests_finished
+        yield Series("requests_failed", model, (cohort,)), w.requests_failed
+        for position in range(max((c.drafted for c in w.counts), default=0)):
+            yield Series("draft_tokens", model, (cohort, str(position))), w.drafted_at(position)
+            yield Series("accepted_tokens", model, (cohort, str(position))), w.accepted_at(position)
+        yield from _buckets("time_to_first_token_seconds", model, cohort, w.ttft)
+        yield from _buckets("time_per_output_token_seconds", model, cohort, w.tpot)
+    for cohort, histogram in snapshot.step_seconds.items():
+        yield from _buckets("step_seconds", model, cohort, histogram)
+    for source, microjoules in snapshot.energy_uj.items():
+        if source != "none":
+            yield Series("energy_joules", model, (source,)), microjoules / 1e6
+
+
+def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) -> Iterator[tuple[Series, float]]:
+    for i, count in enumerate(histogram.counts):
+        yield Series(name, model, (cohort,), i), count
+    yield Series(name, model, (cohort,), _SUM), histogram.sum_s
+
+
+def _journal(decisions: Mapping[tuple[str, str], int], spooled: int, lost: int) -> Iterator[Metric]:
+    family = CounterMetricFamily("kadence_decisions", "Decisions on K by reason.", labels=["cohort", "reason"])
+    for (cohort, reason), count in sorted(decisions.items()):
+        family.add_metric([cohort, reason], count)
+    yield family
+    yield GaugeMetricFamily("kadence_ledger_rows_spooled", "Rows waiting to be written to the database.", spooled)
+    yield CounterMetricFamily("kadence_ledger_rows_lost", "Rows that could not be kept for the database.", lost)
+
+
+def _oldest_plan(snapshots: Sequence[MetricsSnapshot]) -> float:
+    return min(s.plan_version for s in snapshots)
+
+
+def _plan_age(snapshots: Sequence[MetricsSnapshot]) -> float:
+    return max(s.plan_age_s for s in snapshots)
+
+
+def _plan_expired(snapshots: Sequence[MetricsSnapshot]) -> float:
+    return float(any(s.plan_expired for s in snapshots))
+
+
+@dataclass(frozen=True, slots=True)
+class _Families(Collector):
+    families: Sequence[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
