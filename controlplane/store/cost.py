@@ -76,7 +76,9 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """rows + idle = total, exactly. machine_s: seconds of all windows together. unpriced: a line per missing price."""
+    """rows + idle = total, exactly. machine_s: seconds of all windows together, idle_s: of them
+    without work. unpriced: a line per missing price.
+    """
 
     rows: tuple[CostRow, ...]
     idle: CostRow
@@ -86,6 +88,7 @@ class CostReport:
     machine_s: float
     unpriced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    idle_s: float = 0.0
 
 
 class Cell(NamedTuple):
@@ -116,7 +119,7 @@ def cost_report(
     cells: list[Cell] = []
     unpriced: dict[str, None] = {}
     warnings: dict[str, None] = {}
-    machine_ns = 0
+    machine_ns = idle_ns = 0
     with reading(engine).connect() as connection:
         # A stretch between two change points never spans two prices.
         for start, end in pairwise(sheet.change_points(range.start, range.end)):
@@ -128,6 +131,7 @@ def cost_report(
                     warnings[f"the {basis} price of {device} was read on {price.as_of}, over 180 days ago"] = None
                 cells += _priced(parts, None if price is None else price.per_hour_nano)
                 machine_ns += sum(p["ns"] for p in parts)
+                idle_ns += sum(p["ns"] for p in parts if p["cohort"] is None)
         requests = [_integers(row) for row in connection.execute(_requests(range)).mappings()]
     work = [c for c in cells if c.cohort is not None]
     idle = _row("idle", [c for c in cells if c.cohort is None])
@@ -141,6 +145,7 @@ def cost_report(
         machine_s=machine_ns / 1e9,
         unpriced=tuple(unpriced),
         warnings=tuple(warnings),
+        idle_s=idle_ns / 1e9,
     )
 
 

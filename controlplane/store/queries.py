@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.store.cost import CostReport, CostRow, TimeRange, cost_report
-from controlplane.store.engine import StoreError, one_line, open_database, sqlite_path
+from controlplane.store.engine import BUSY_TIMEOUT_MS, StoreError, one_line, open_database, sqlite_path
 from controlplane.store.migrate import head, is_known, revision_of
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
 
@@ -40,7 +40,8 @@ __all__ = [
 class CohortPoint:
     """One cohort in one time bucket that began at `at`.
 
-    seconds: wall time from the start of its first window in the bucket to the end of its last; tokens_per_s =
+    seconds: wall time from first_at, the start of its first window in the bucket, to last_at, the end of its last
+    (so that the time in which any of several cohorts was active can be told); tokens_per_s =
     emitted_tokens / seconds, of all workers together. acceptance_length = 1 + accepted / spec step (None without one).
     mean_k: draft tokens per step, plain steps included; planned_k: what the plan asked for, likewise (None without a
     step): the proposer may have had less to say than the plan allowed.
@@ -58,6 +59,8 @@ class CohortPoint:
     acceptance_length: float | None
     mean_k: float | None
     planned_k: float | None
+    first_at: float = 0.0
+    last_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ def _cohort_point(row: sa.RowMapping, bucket_s: float, summed: tuple[str, ...]) 
         acceptance_length=1 + total["accepted_tokens"] / total["spec_steps"] if total["spec_steps"] else None,
         mean_k=total["draft_tokens"] / steps if steps else None,
         planned_k=total["planned_k_steps"] / steps if steps else None,
+        first_at=row["begin"],
+        last_at=row["finish"],
     )
 
 
@@ -200,7 +205,7 @@ def time_bounds(engine: sa.Engine) -> TimeRange | None:
     return TimeRange(start, last + 1e-3)
 
 
-def database_state(url: str | URL) -> str:
+def database_state(url: str | URL, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> str:
     """In a word: "ok", "missing" (no such file), "empty" (never migrated), "older" or "newer" than this code, or
     "unreachable: <why>". Creates nothing.
     """
@@ -208,7 +213,7 @@ def database_state(url: str | URL) -> str:
         path = sqlite_path(url)
         if path is not None and not path.exists():
             return "missing"
-        engine = open_database(url)
+        engine = open_database(url, busy_timeout_ms=busy_timeout_ms)
         try:
             with engine.connect() as connection:
                 revision = revision_of(connection)
