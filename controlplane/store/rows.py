@@ -1,0 +1,155 @@
+"""Values on their way into the ledger: one report, decision, plan or policy -> rows, as plain dictionaries."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from controlplane.decision.plan import Plan
+from controlplane.finops.attribution import Attribution, attribute_energy, attribute_time, nanoseconds
+from controlplane.telemetry import CohortWindow, LatencyHistogram, RequestRecord, WorkerWindow
+
+if TYPE_CHECKING:
+    from controlplane.decision.decide import Decision
+    from controlplane.policy import Policy
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyApplied:
+    """One apply of a policy, with who did it, why, and when (unix seconds)."""
+
+    policy: Policy
+    by: str
+    why: str
+    at: float
+
+
+def hour_of(at: float) -> int:
+    """Hours since the unix epoch, UTC."""
+    return int(at // 3600)
+
+
+def window_row(window: WorkerWindow) -> Row:
+    time, energy = attribute_time(window), attribute_energy(window)
+    return {
+        **_key(window),
+        "model": window.model,
+        "drafter": window.drafter,
+        "device": window.device,
+        "hour": hour_of(window.started_at),
+        "started_at": window.started_at,
+        "ended_at": window.ended_at,
+        "seconds_ns": time.total,
+        "busy_ns": min(nanoseconds(window.busy_s), time.total),
+        "idle_ns": time.idle,
+        "energy_uj": window.energy_uj,
+        "idle_uj": energy.idle if energy else None,
+        "energy_source": window.energy_source,
+        "plan_version": window.plan_version,
+        "plan_expired": window.plan_expired,
+        "plan_age_s": window.plan_age_s,
+        "running": window.running,
+        "waiting": window.waiting,
+        "kv_used": window.kv_used,
+        "kv_total": window.kv_total,
+        "latency": [list(cell) for cell in window.latency],
+    }
+
+
+def cohort_rows(window: WorkerWindow) -> list[Row]:
+    """A row per cohort of the window, each with its part of the machine time and energy."""
+    time, energy = attribute_time(window), attribute_energy(window)
+    return [{**_key(window), **_shares(i, time, energy), **_cohort(cohort)} for i, cohort in enumerate(window.cohorts)]
+
+
+def _key(window: WorkerWindow) -> Row:
+    return {"worker": window.id.worker, "epoch": window.id.epoch, "sequence": window.id.sequence}
+
+
+def _shares(index: int, time: Attribution, energy: Attribution | None) -> Row:
+    return {
+        "attributed_ns": time.shares[index].amount,
+        "wasted_ns": time.shares[index].wasted,
+        "attributed_uj": energy.shares[index].amount if energy else None,
+        "wasted_uj": energy.shares[index].wasted if energy else None,
+    }
+
+
+def _cohort(cohort: CohortWindow) -> Row:
+    return {
+        "cohort": cohort.cohort,
+        "prefill_positions": cohort.prefill_positions,
+        "verify_positions": cohort.verify_positions,
+        "draft_positions": cohort.draft_positions,
+        "first_tokens": cohort.first_tokens,
+        "emitted_tokens": cohort.emitted_tokens,
+        "spec_steps": cohort.spec_steps,
+        "plain_steps": cohort.plain_steps,
+        "draft_tokens": cohort.draft_tokens,
+        "accepted_tokens": cohort.accepted_tokens,
+        "planned_k_steps": sum(cell.k * cell.steps for cell in cohort.cells),
+        "step_seconds": sum(cell.step_seconds for cell in cohort.cells),
+        "requests_started": cohort.requests_started,
+        "requests_finished": cohort.requests_finished,
+        "requests_failed": cohort.requests_failed,
+        "cells": [[c.load_bucket, c.k, [list(n) for n in c.counts], c.step_seconds] for c in cohort.cells],
+        "ttft": _histogram(cohort.ttft),
+        "tpot": _histogram(cohort.tpot),
+    }
+
+
+def _histogram(histogram: LatencyHistogram) -> Row:
+    return {"counts": list(histogram.counts), "sum_s": histogram.sum_s}
+
+
+REQUEST_FIELDS = tuple(f.name for f in fields(RequestRecord))
+
+
+def request_row(request: RequestRecord) -> Row:
+    return {
+        **{name: getattr(request, name) for name in REQUEST_FIELDS},
+        "hour": hour_of(request.finished_at),
+    }
+
+
+def decision_row(decision: Decision) -> Row:
+    return {
+        "at": decision.at,
+        "cohort": decision.cohort,
+        "load_bucket": decision.load_bucket,
+        "old_k": decision.old_k,
+        "new_k": decision.new_k,
+        "reason": str(decision.reason),
+        "sentence": decision.sentence,
+        "samples": decision.samples,
+        # NaN is no JSON.
+        "accept_at": [a if math.isfinite(a) else None for a in decision.accept_at],
+        "plan_version": decision.plan_version,
+        "policy_revision": decision.policy_revision,
+    }
+
+
+def plan_row(plan: Plan) -> Row:
+    return {
+        "version": plan.version,
+        "epoch": plan.epoch,
+        "issued_at": plan.issued_at,
+        "expires_at": plan.expires_at,
+        "k": {cohort: list(by_load) for cohort, by_load in plan.k.items()},
+        "fallback": dict(plan.fallback),
+        "policy_revision": plan.policy_revision,
+        "kill_switch": plan.kill_switch,
+    }
+
+
+def policy_row(applied: PolicyApplied) -> Row:
+    return {
+        "revision": applied.policy.revision,
+        "applied_at": applied.at,
+        "applied_by": applied.by,
+        "why": applied.why,
+        "text": applied.policy.text,
+    }

@@ -1,0 +1,96 @@
+"""Writing into the ledger. Every insert is idempotent: what is there already stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from controlplane.decision.plan import Plan
+from controlplane.store.models import (
+    Base,
+    DecisionEntry,
+    PlanEntry,
+    PolicyRevision,
+    Request,
+    Window,
+    WindowCohort,
+)
+from controlplane.store.rows import (
+    PolicyApplied,
+    Row,
+    cohort_rows,
+    decision_row,
+    plan_row,
+    policy_row,
+    request_row,
+    window_row,
+)
+from controlplane.telemetry import RequestRecord, WorkerWindow
+
+if TYPE_CHECKING:
+    from controlplane.decision.decide import Decision
+
+Item: TypeAlias = Union[WorkerWindow, RequestRecord, Plan, PolicyApplied, "Decision"]
+"""What the journal stores; one item is one row, but a window also has one per cohort."""
+
+
+def insert(connection: sa.Connection, table: type[Base]) -> Any:
+    """An INSERT of the connection's dialect: both have ON CONFLICT, each in a class of its own."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
+    """Store the items inside the connection's transaction, in one statement a table."""
+    windows: list[WorkerWindow] = []
+    requests: list[Row] = []
+    decisions: list[Row] = []
+    plans: list[Row] = []
+    policies: list[Row] = []
+    for item in items:
+        match item:
+            case WorkerWindow():
+                windows.append(item)
+            case RequestRecord():
+                requests.append(request_row(item))
+            case Plan():
+                plans.append(plan_row(item))
+            case PolicyApplied():
+                policies.append(policy_row(item))
+            case _:
+                decisions.append(decision_row(item))
+    if windows:
+        _write_windows(connection, windows)
+    for table, rows in ((Request, requests), (DecisionEntry, decisions), (PolicyRevision, policies)):
+        if rows:
+            connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+    for row in plans:
+        _write_plan(connection, row)
+
+
+def _write_windows(connection: sa.Connection, windows: Sequence[WorkerWindow]) -> None:
+    key = (Window.worker, Window.epoch, Window.sequence)
+    statement = insert(connection, Window).on_conflict_do_nothing().returning(*key)
+    stored = {tuple(row) for row in connection.execute(statement, [window_row(w) for w in windows])}
+    # A window that was there already keeps its cohorts, even if the repetition says otherwise.
+    children: dict[tuple[Any, ...], list[Row]] = {}
+    for window in windows:
+        if tuple(window.id) in stored:
+            children.setdefault(tuple(window.id), cohort_rows(window))
+    rows = [row for group in children.values() for row in group]
+    if rows:
+        connection.execute(insert(connection, WindowCohort), rows)
+
+
+def _write_plan(connection: sa.Connection, row: Row) -> None:
+    """A version is written once; later issues of it only move its expiry."""
+    statement = insert(connection, PlanEntry)
+    later = statement.excluded.expires_at
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["version", "epoch"], set_={"expires_at": later}, where=PlanEntry.expires_at < later
+        ),
+        [row],
+    )

@@ -1,0 +1,42 @@
+"""What an energy meter answers. A reader is made once, at the start of a worker; reading it never raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.telemetry import EnergySource
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Microjoules since some fixed moment, whole device; None = could not be measured, which is never 0."""
+
+    energy_uj: int | None
+    source: EnergySource
+
+
+class EnergyReader(Protocol):
+    """One device's meter. detail: a sentence for a person: what is measured, or why nothing can be."""
+
+    @property
+    def source(self) -> EnergySource: ...
+
+    @property
+    def detail(self) -> str: ...
+
+    def read(self) -> Reading: ...
+
+    def close(self) -> None: ...
+
+
+def energy_between(before: Reading, after: Reading) -> int | None:
+    """Microjoules used between two readings of one reader.
+
+    None when one is missing, when they are of different sources, or when the counter went back (the driver was
+    reloaded, the device reset): that window is dropped, never counted as negative or as 0.
+    """
+    if before.energy_uj is None or after.energy_uj is None or before.source != after.source:
+        return None
+    used = after.energy_uj - before.energy_uj
+    return used if used >= 0 else None

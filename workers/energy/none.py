@@ -1,0 +1,20 @@
+"""The meter of a device that cannot be measured: it says so, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.telemetry import EnergySource
+from workers.energy.base import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class NoEnergyReader:
+    detail: str
+    source: EnergySource = "none"
+
+    def read(self) -> Reading:
+        return Reading(None, self.source)
+
+    def close(self) -> None:
+        pass
