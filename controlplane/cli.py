@@ -1,0 +1,28 @@
+"""The control plane's commands, each a Typer app that is imported when it is asked for.
+
+`policy_app` needs YAML alone, `cost_app` and `db_app` the database: whoever checks a policy does not wait for
+SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name == "policy_app":
+        from controlplane.policy_cli import policy_app
+
+        return policy_app
+    if name == "cost_app":
+        from controlplane.cost_cli import cost_app
+
+        return cost_app
+    if name == "db_app":
+        from controlplane.db_cli import db_app
+
+        return db_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
