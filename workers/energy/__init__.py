@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 
-from workers.energy.base import EnergyReader, Reading, energy_between
+from workers.energy.base import EnergyMeter, EnergyReader, Reading, energy_between
 from workers.energy.none import NoEnergyReader
 
-__all__ = ["EnergyReader", "NoEnergyReader", "Reading", "energy_between", "select_energy_reader"]
+__all__ = ["EnergyMeter", "EnergyReader", "NoEnergyReader", "Reading", "energy_between", "select_energy_reader"]
 
 log = logging.getLogger(__name__)
 
 
-def select_energy_reader(device: str) -> EnergyReader:
+def select_energy_reader(device: str) -> EnergyMeter:
     """The best meter for a torch device (`cpu`, `cuda`, `cuda:1`). Probes once, logs once, never raises.
 
     Where nothing can be measured the reader's source is `none` and every reading None.
     """
     reader = _probe(device)
     log.info("energy source %s: %s", reader.source, reader.detail)
-    return reader
+    return EnergyMeter(reader)
 
 
 def _probe(device: str) -> EnergyReader:

@@ -40,3 +40,31 @@ def energy_between(before: Reading, after: Reading) -> int | None:
         return None
     used = after.energy_uj - before.energy_uj
     return used if used >= 0 else None
+
+
+class EnergyMeter:
+    """A reader, and what was used between one look at it and the next. Not thread-safe: one worker owns it."""
+
+    def __init__(self, reader: EnergyReader) -> None:
+        self._reader = reader
+        self._before = reader.read()
+
+    @property
+    def source(self) -> EnergySource:
+        return self._reader.source
+
+    @property
+    def detail(self) -> str:
+        return self._reader.detail
+
+    def read(self) -> Reading:
+        return self._reader.read()
+
+    def since_last(self) -> tuple[int | None, EnergySource]:
+        """Microjoules since the last call (or since the start), None where they are unknown; and their source."""
+        now = self._reader.read()
+        used, self._before = energy_between(self._before, now), now
+        return used, now.source
+
+    def close(self) -> None:
+        self._reader.close()
