@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from controlplane.telemetry import FinishReason, RequestRecord
 
 if TYPE_CHECKING:
     from workers.detokenizer import Detokenizer
+
+
+class Served(Protocol):
+    """Who served a request: for its record."""
+
+    worker: str
+    model: str
+    drafter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +116,34 @@ class Sequence:
     @property
     def is_prefilling(self) -> bool:
         return self.kv_length < self.prompt_length
+
+    def record(self, now: float, reason: FinishReason, served: Served) -> RequestRecord:
+        """What the ledger keeps of this request, ended at `now` (unix seconds)."""
+        request, first = self.request, self.first_token_at
+        later = self.completion_length - 1
+        return RequestRecord(
+            request_id=request.request_id,
+            worker=served.worker,
+            model=served.model,
+            drafter=served.drafter,
+            cohort=request.cohort,
+            tenant=request.tenant,
+            route=request.route,
+            stream=request.stream,
+            started_at=request.created_at,
+            finished_at=now,
+            prompt_tokens=self.prompt_length,
+            completion_tokens=self.completion_length,
+            spec_steps=self.spec_steps,
+            plain_steps=self.plain_steps,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            prefill_positions=self.prefill_positions,
+            verify_positions=self.verify_positions,
+            draft_positions=self.draft_positions,
+            max_k=self.max_k,
+            ttft_s=None if first is None else first - request.created_at,
+            tpot_s=(now - first) / later if first is not None and later > 0 else None,
+            finish_reason=reason,
+            plan_version=self.plan_version,
+        )

@@ -1,0 +1,92 @@
+"""Put an engine together from settings: the composition root of a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from controlplane.policy import Policy
+from controlplane.settings import Settings
+from workers.energy import select_energy_reader
+from workers.engine import Engine
+from workers.meter import Meter
+from workers.model_runner import ModelRunner
+from workers.models.resolve import resolve_model
+from workers.plan_client import PlanClient, unplanned
+from workers.proposers.base import Proposer
+from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
+from workers.proposers.ngram import NGramProposer
+from workers.proposers.none import NoProposer
+from workers.target import Target
+from workers.verifier import Verifier
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(device: str) -> torch.device:
+    """Raises ValueError when CUDA is asked for and absent."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def build_engine(
+    settings: Settings, policy: Policy, worker: str, clock: Callable[[], float] = time.time
+) -> tuple[Engine, Any]:
+    """Load the models of `settings` and return the engine and its tokenizer.
+
+    Raises ValueError (of which UnsupportedModel, ModelError and VocabularyMismatch are kinds) with one line on what to
+    change.
+    """
+    # Ray gives a process one thread by default; speed and rounding depend on the number, so it is always explicit.
+    torch.set_num_threads(settings.worker_threads)
+    device = choose_device(settings.device)
+    dtype = torch.bfloat16 if settings.dtype == "auto" else DTYPES[settings.dtype]
+    folder = resolve_model(settings.model, settings.model_cache)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    runner = _load(folder, settings, device, dtype, settings.model)
+    proposer = build_proposer(settings, runner, tokenizer, device, dtype)
+    sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
+    meter = Meter(
+        worker, time.time_ns(), settings.model, proposer.name, sku, clock, select_energy_reader(device.type).since_last
+    )
+    engine = Engine(
+        Target(runner),
+        proposer,
+        Verifier(sorted(runner.eos_token_ids)),
+        PlanClient(unplanned(policy), clock),
+        meter,
+        tokenizer,
+        runner.eos_token_ids,
+        clock,
+    )
+    return engine, tokenizer
+
+
+def build_proposer(
+    settings: Settings, target: ModelRunner, tokenizer: Any, device: torch.device, dtype: torch.dtype
+) -> Proposer:
+    kind, _, where = settings.drafter.partition(":")
+    if kind == "none":
+        return NoProposer()
+    if kind == "ngram":
+        return NGramProposer()
+    folder = resolve_model(where, settings.model_cache)
+    check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
+    return DraftModelProposer(_load(folder, settings, device, dtype, where), target.vocab_size)
+
+
+def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:
+    return ModelRunner.load(
+        folder,
+        num_slots=settings.max_sequences,
+        context=settings.max_context,
+        device=device,
+        dtype=dtype,
+        name=name,
+    )

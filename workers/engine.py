@@ -1,0 +1,167 @@
+"""The decoding loop: schedule, propose, score, verify, commit, count. `step()` is the only place that knows the order."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
+from workers.commit import Committed, commit
+from workers.detokenizer import Detokenizer
+from workers.meter import Gauges, Meter
+from workers.plan_client import PlanClient
+from workers.proposers.base import Proposer
+from workers.scheduler import Batch, Scheduler
+from workers.sequence import Chunk, EngineRequest, Sequence
+from workers.target import Score, Target
+from workers.verifier import Accepted, Verifier
+
+
+class Engine:
+    """One model on one device, decoding many sequences at once. Not thread-safe: one thread owns it."""
+
+    def __init__(
+        self,
+        target: Target,
+        proposer: Proposer,
+        verifier: Verifier,
+        plan_client: PlanClient,
+        meter: Meter,
+        tokenizer: Any,
+        eos_token_ids: Collection[int],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.target = target
+        self.proposer = proposer
+        self.verifier = verifier
+        self.plan_client = plan_client
+        self.meter = meter
+        self.scheduler = Scheduler()
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._clock = clock
+        self._sequences: dict[str, Sequence] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request. Raises ValueError where its prompt leaves no room, or its id is in use."""
+        context, prompt_length = self.target.runner.context, len(request.prompt_token_ids)
+        if not 0 < prompt_length < context:
+            raise ValueError(f"prompt has {prompt_length} tokens; this model takes 1 to {context - 1}")
+        if request.sampling.max_tokens < 1 or prompt_length + request.sampling.max_tokens > context:
+            raise ValueError(
+                f"max_tokens is {request.sampling.max_tokens}; after {prompt_length} prompt tokens it may be "
+                f"1 to {context - prompt_length}"
+            )
+        if request.request_id in self._sequences:
+            raise ValueError(f"request id {request.request_id!r} is in use")
+        sampling = request.sampling
+        sequence = Sequence(
+            request,
+            list(request.prompt_token_ids),
+            noise_seed=secrets.randbits(63) if sampling.seed is None else sampling.seed % 2**63,
+            detokenizer=Detokenizer(
+                self._tokenizer, sampling.stop, request.prompt_token_ids, min_tokens=sampling.min_tokens
+            ),
+        )
+        self._sequences[request.request_id] = sequence
+        self.scheduler.waiting.append(sequence)
+        self.meter.count_start(sequence)
+
+    def cancel(self, request_id: str) -> Chunk | None:
+        """Forget a request and free its slot; its last chunk carries the record. None when there is no such request."""
+        sequence = self._sequences.get(request_id)
+        return None if sequence is None else self._end(sequence, "cancelled")
+
+    def fail_all(self, error: str) -> list[Chunk]:
+        """End every request with an error, so that one bad step leaves an empty, working engine."""
+        return [self._end(s, "error", error) for s in list(self._sequences.values())]
+
+    def step(self) -> list[Chunk]:
+        """One draft-verify round of every decoding sequence, and one prefill chunk; a Chunk per sequence that moved."""
+        self._admit()
+        batch = self.scheduler.schedule()
+        if not batch:
+            return []
+        started = time.perf_counter()
+        k = self.plan_client.k_for(batch.decoding)
+        proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
+        score = self.target.score(batch, proposal)
+        verdict = self.verifier.verify(batch.sequences, proposal, score)
+        committed = self._commit(batch, verdict, score.cu_draft, k)
+        decode_s = time.perf_counter() - started - score.prefill_s
+        self._count(batch, committed, proposal.positions, score, decode_s)
+        return [self._chunk(c) for c in committed]
+
+    def close_window(self) -> WorkerWindow:
+        """Close the meter's window with the engine's present state."""
+        kv = self.target.runner.kv
+        used = sum(s.kv_length for s in self.scheduler.running)
+        plan = self.plan_client
+        running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
+        total = kv.num_slots * kv.context
+        return self.meter.close(Gauges(plan.plan.version, plan.is_expired, plan.age_s, running, waiting, used, total))
+
+    def _admit(self) -> None:
+        kv, scheduler = self.target.runner.kv, self.scheduler
+        while scheduler.waiting and kv.can_allocate():
+            sequence = scheduler.waiting.popleft()
+            sequence.slot = kv.allocate()
+            sequence.started_at = self._clock()
+            scheduler.running.append(sequence)
+
+    @staticmethod
+    def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:
+        """A draft longer than what may still be emitted besides the extra token would be wasted."""
+        return [min(n, s.remaining - 1) for s, n in zip(batch.decoding, k, strict=True)]
+
+    def _commit(self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int]) -> list[Committed]:
+        planned = (*k, *(0,) * (len(batch.sequences) - len(k)))
+        return [
+            commit(s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids)
+            for b, s in enumerate(batch.sequences)
+        ]
+
+    def _count(
+        self, batch: Batch, committed: Seq[Committed], draft_positions: Seq[int], score: Score, decode_s: float
+    ) -> None:
+        if batch.prefill is not None:
+            self.meter.count_prefill(batch.prefill, score.prefill_positions, score.prefill_s)
+        self.meter.count_step(committed, draft_positions, decode_s)
+        for c, n in zip(committed, draft_positions, strict=False):
+            c.sequence.draft_positions += n
+        plan_version = self.plan_client.plan.version
+        for c in committed:
+            c.sequence.plan_version = plan_version
+            if c.from_prefill:
+                c.sequence.first_token_at = self._clock()
+                self.meter.count_first_token(c.sequence, c.sequence.first_token_at - c.sequence.request.created_at)
+
+    def _chunk(self, c: Committed) -> Chunk:
+        request_id = c.sequence.request.request_id
+        steps = () if c.from_prefill else ((c.drafted, c.accepted),)
+        record = self._release(c.sequence, c.finish_reason) if c.finish_reason else None
+        return Chunk(request_id, c.token_ids, c.text, steps, c.finish_reason, record)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Chunk:
+        record = self._release(sequence, reason)
+        return Chunk(sequence.request.request_id, (), "", (), reason, record, error)
+
+    def _release(self, sequence: Sequence, reason: FinishReason) -> RequestRecord:
+        """Free what the sequence holds and write its record."""
+        del self._sequences[sequence.request.request_id]
+        self.proposer.release(sequence)
+        if sequence.slot >= 0:
+            self.target.runner.kv.free(sequence.slot)
+            self.scheduler.running.remove(sequence)
+        else:
+            self.scheduler.waiting.remove(sequence)
+        record = sequence.record(self._clock(), reason, self.meter)
+        self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
+        return record

@@ -1,0 +1,115 @@
+"""A causal language model of transformers, run over KV slots: the target, and a draft model, are each one of these."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from workers.attention import IMPLEMENTATION, MIN_ROWS, Rows, SlotCache, lay_out
+from workers.kv_cache import KVSlots
+
+
+class UnsupportedModel(ValueError):
+    """The model cannot be served: its state cannot be rolled back, or its attention is not one that we compute."""
+
+
+class ModelRunner:
+    """Weights and KV slots of one model.
+
+    `forward(rows)` computes the rows and writes their KV. Not thread-safe: one engine thread owns it.
+    """
+
+    def __init__(self, model: PreTrainedModel, num_slots: int, context: int, name: str = "") -> None:
+        config = model.config.get_text_config()
+        self.name = name or str(getattr(config, "_name_or_path", "")) or config.model_type
+        self.vocab_size: int = config.vocab_size
+        self.context = context
+        self.device = model.device
+        self.dtype = model.dtype
+        heads = config.num_attention_heads
+        self.kv = KVSlots(
+            num_slots,
+            context,
+            config.num_hidden_layers,
+            getattr(config, "num_key_value_heads", None) or heads,
+            getattr(config, "head_dim", None) or config.hidden_size // heads,
+            model.dtype,
+            model.device,
+        )
+        # transformers renamed the argument: 5.17 says past_key_values, 5.24 says cache.
+        parameters = inspect.signature(_innermost(type(model).forward)).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(config.eos_token_id)
+        self._model = model.eval()
+
+    @classmethod
+    def load(
+        cls, folder: Path, *, num_slots: int, context: int, device: torch.device, dtype: torch.dtype, name: str = ""
+    ) -> ModelRunner:
+        """Load weights from a local folder; raises UnsupportedModel with the reason, OSError where files are missing."""
+        config = AutoConfig.from_pretrained(folder).get_text_config()
+        limit = getattr(config, "max_position_embeddings", None)
+        if limit is not None and context > limit:
+            context = limit
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
+        runner = cls(model.to(device), num_slots, context, name)
+        runner.check(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(device))
+        return runner
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Rows], keep: Sequence[int]) -> torch.Tensor:
+        """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`."""
+        layout = lay_out(rows, self.context, self.device)
+        cache = SlotCache(self.kv, layout)
+        kept = torch.tensor(list(keep) + [keep[0]] * (MIN_ROWS - len(keep)), device=self.device)
+        arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
+        out = self._model(
+            input_ids=layout.token_ids[None],
+            position_ids=layout.positions[None],
+            use_cache=True,
+            logits_to_keep=kept,
+            **arguments,
+        )
+        logits: torch.Tensor = out.logits[0, : len(keep)]
+        return logits
+
+    @torch.inference_mode()
+    def check(self, reference: PreTrainedModel) -> None:
+        """Hold a short forward against the model's own attention; raises UnsupportedModel where they differ.
+
+        It finds at load what would otherwise be wrong text: recurrent state, a cache that cannot be rolled back,
+        unusual attention.
+        """
+        token_ids = [(7 * i + 3) % min(self.vocab_size, 997) for i in range(12)]
+        reference = reference.eval()
+        expected = reference(input_ids=torch.tensor([token_ids], device=self.device), use_cache=False).logits[0]
+        try:
+            self.forward([Rows(0, 0, token_ids[:5])], [4])
+            self.forward([Rows(0, 5, [1, 2, 1, 2])], [0])  # a rejected draft, to be overwritten
+            got = self.forward([Rows(0, 5, token_ids[5:])], range(7))
+        except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError, IndexError) as error:
+            raise UnsupportedModel(
+                f"model {self.name!r} cannot be driven over KV slots ({str(error).splitlines()[0]})"
+            ) from error
+        scale = expected[5:].float().abs().max().clamp(min=1.0)
+        difference = float((got.float() - expected[5:].float()).abs().max() / scale)
+        if not difference < (1e-3 if self.dtype == torch.float32 else 8e-2):
+            raise UnsupportedModel(
+                f"model {self.name!r} gives other logits over KV slots than by itself (relative difference "
+                f"{difference:.2g} after a rollback): its state cannot be rolled back, or its attention is special"
+            )
+
+
+def _ids(eos: int | list[int] | None) -> frozenset[int]:
+    return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
+
+
+def _innermost(function: Any) -> Any:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function

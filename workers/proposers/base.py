@@ -1,0 +1,52 @@
+"""What a proposer is: anything that guesses the next tokens of each sequence, cheaply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from workers.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Draft tokens of a batch, ragged: sequence b owns draft_token_ids[cu_draft[b] : cu_draft[b + 1]].
+
+    draft_token_ids: [num_draft] int64. cu_draft: len(batch) + 1 prefix sums. draft_logits: [num_draft, vocab], the
+    logits each draft token was sampled from (before temperature), or None where the draft is deterministic.
+    positions: draft-model positions computed per sequence.
+    """
+
+    draft_token_ids: torch.Tensor
+    cu_draft: tuple[int, ...]
+    draft_logits: torch.Tensor | None = None
+    positions: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, drafts: Seq[Seq[int]]) -> Proposal:
+        """A deterministic proposal: one list of draft tokens per sequence."""
+        cu = [0]
+        for d in drafts:
+            cu.append(cu[-1] + len(d))
+        flat = torch.tensor([t for d in drafts for t in d], dtype=torch.int64)
+        return cls(flat, tuple(cu), positions=(0,) * len(drafts))
+
+    def k(self, b: int) -> int:
+        return self.cu_draft[b + 1] - self.cu_draft[b]
+
+    def tokens(self, b: int) -> list[int]:
+        drafted: list[int] = self.draft_token_ids[self.cu_draft[b] : self.cu_draft[b + 1]].tolist()
+        return drafted
+
+
+class Proposer(Protocol):
+    """`propose(batch, k)` drafts at most k[b] tokens for batch[b]; `release` forgets a finished sequence."""
+
+    name: str
+
+    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal: ...
+
+    def release(self, sequence: Sequence) -> None: ...

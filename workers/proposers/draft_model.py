@@ -1,0 +1,130 @@
+"""A small causal model drafts for the target, from its own KV slots.
+
+The draft model may have missed tokens: those committed while K was 0, the target's own extra token, or those of a
+sequence that it has never seen. Before it proposes, it computes whatever differs between what it was fed and what the
+sequence now says, so its KV never has a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
+from workers.attention import Rows
+from workers.model_runner import ModelRunner
+from workers.proposers.base import Proposal
+from workers.sampling import restrict
+from workers.sequence import Sequence
+
+CATCH_UP_CHUNK = 128
+
+
+class VocabularyMismatch(ValueError):
+    """The draft model's token ids do not mean what the target's mean."""
+
+
+def check_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> None:
+    """Raise VocabularyMismatch naming the first differing id; ids that only one side has count as padding.
+
+    Embedding tables are padded beyond the tokenizer, so their sizes may differ while the tokens are the same.
+    """
+    target, draft = ({i: t for t, i in tok.get_vocab().items()} for tok in (target_tokenizer, draft_tokenizer))
+    for token_id in range(max(max(target), max(draft)) + 1):
+        if target.get(token_id) != draft.get(token_id):
+            raise VocabularyMismatch(
+                f"the draft model's vocabulary differs from the target's at id {token_id}: "
+                f"{draft.get(token_id)!r} against {target.get(token_id)!r}; use a drafter with the same tokenizer"
+            )
+
+
+@dataclass(slots=True)
+class _DraftState:
+    """A sequence's slot in the draft model, and the tokens whose KV it holds."""
+
+    slot: int
+    fed: list[int] = field(default_factory=list)
+
+    def keep_common(self, token_ids: Seq[int]) -> None:
+        """Forget what was fed but not committed: rejected drafts lie at the end."""
+        n = min(len(self.fed), len(token_ids) - 1)
+        while n and self.fed[n - 1] != token_ids[n - 1]:
+            n -= 1
+        del self.fed[n:]
+
+
+class DraftModelProposer:
+    """Drafts autoregressively, one forward per position for the whole batch; needs as many slots as the engine has."""
+
+    def __init__(self, runner: ModelRunner, target_vocab_size: int, name: str = "draft_model") -> None:
+        self.name = name
+        self._runner = runner
+        self._target_vocab = target_vocab_size
+        self._states: dict[str, _DraftState] = {}
+
+    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+        drafts: list[list[int]] = [[] for _ in batch]
+        logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
+        positions = [0] * len(batch)
+        for depth in range(max(k, default=0)):
+            active = [b for b in range(len(batch)) if k[b] > depth]
+            if depth == 0:
+                for b in active:
+                    positions[b] += self._catch_up(batch[b])
+            rows = []
+            for b in active:
+                state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
+                rows.append(Rows(state.slot, len(token_ids) - 1, token_ids[-1:]))
+                state.fed.append(token_ids[-1])
+                positions[b] += 1
+            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
+            for row, b in enumerate(active):
+                limited = restrict(logits[row : row + 1], batch[b].request.sampling).float()
+                drafts[b].append(_sample(limited, batch[b], depth))
+                logits_of[b].append(limited)
+        proposal = Proposal.of(drafts)
+        drafted = [row for rows in logits_of for row in rows]
+        return Proposal(
+            proposal.draft_token_ids, proposal.cu_draft, torch.cat(drafted) if drafted else None, tuple(positions)
+        )
+
+    def release(self, sequence: Sequence) -> None:
+        state = self._states.pop(sequence.request.request_id, None)
+        if state is not None:
+            self._runner.kv.free(state.slot)
+
+    def _catch_up(self, sequence: Sequence) -> int:
+        """Compute all but the last token of the sequence that the slot does not hold; returns how many."""
+        request_id = sequence.request.request_id
+        if request_id not in self._states:
+            self._states[request_id] = _DraftState(self._runner.kv.allocate())
+        state = self._states[request_id]
+        state.keep_common(sequence.token_ids)
+        missing = sequence.token_ids[len(state.fed) : -1]
+        for i in range(0, len(missing), CATCH_UP_CHUNK):
+            chunk = missing[i : i + CATCH_UP_CHUNK]
+            self._runner.forward([Rows(state.slot, len(state.fed), chunk)], [0])
+            state.fed += chunk
+        return len(missing)
+
+    def _to_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ."""
+        missing = self._target_vocab - logits.shape[1]
+        if missing <= 0:
+            return logits[:, : self._target_vocab]
+        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+
+def _sample(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:
+    """One draft token from [1, vocab]: the argmax, under the target's own noise row for a coupled sequence."""
+    temperature = sequence.request.sampling.temperature
+    if temperature < GREEDY_BELOW:
+        return int(logits.argmax())
+    seed = torch.tensor([sequence.noise_seed])
+    position = torch.tensor([len(sequence.token_ids) + depth])
+    purpose = Purpose.COUPLED if sequence.coupled else Purpose.DRAFT
+    noise = gumbel_noise(seed, position, logits.shape[1], purpose)
+    return int((logits / temperature + noise.to(logits.device)).argmax())

@@ -1,0 +1,18 @@
+"""The proposer that never proposes: plain decoding by the same path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from workers.proposers.base import Proposal
+from workers.sequence import Sequence
+
+
+class NoProposer:
+    name = "none"
+
+    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+        return Proposal.of([()] * len(batch))
+
+    def release(self, sequence: Sequence) -> None:
+        pass
