@@ -11,11 +11,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from controlplane.telemetry import LATENCY_BOUNDS_S, CohortWindow, EnergySource, LatencyHistogram, merge_cohorts
+from controlplane.telemetry import (
+    LATENCY_BOUNDS_S,
+    CohortWindow,
+    EnergySource,
+    LatencyHistogram,
+    WorkerWindow,
+    merge_cohorts,
+)
 
 OTHER_COHORTS = "other"
 """Label of cohorts that the policy does not name (a worker may still serve those of an earlier one)."""
@@ -26,9 +33,8 @@ class MetricsSnapshot:
     """One worker's state at the moment it was asked.
 
     epoch: the worker's start; totals start at zero there. totals: by cohort, since then. last_window: by cohort, the
-    last closed window (its acceptance length and mean K are shown as gauges). step_seconds: wall seconds of each step
-    of a sequence, by cohort, since the start. energy_uj: microjoules by source, since the start. kv_used, kv_total:
-    tokens. plan_age_s: seconds since the plan was issued.
+    last closed window (its acceptance length and mean K are shown as gauges). energy_uj: microjoules by source, since
+    the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued.
     """
 
     worker: str
@@ -36,7 +42,6 @@ class MetricsSnapshot:
     model: str
     totals: Mapping[str, CohortWindow]
     last_window: Mapping[str, CohortWindow] = field(default_factory=dict)
-    step_seconds: Mapping[str, LatencyHistogram] = field(default_factory=dict)
     energy_uj: Mapping[EnergySource, int] = field(default_factory=dict)
     plan_version: int = 0
     plan_age_s: float = 0.0
@@ -45,6 +50,36 @@ class MetricsSnapshot:
     waiting: int = 0
     kv_used: int = 0
     kv_total: int = 0
+
+
+class WorkerTotals:
+    """One worker's totals since its start: the sum of the windows it has closed."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, CohortWindow] = {}
+        self._energy_uj: dict[EnergySource, int] = {}
+
+    def add(self, window: WorkerWindow) -> MetricsSnapshot:
+        """Add a window, each once and in order, and return the state after it."""
+        self._totals = merge_cohorts([*self._totals.values(), *window.cohorts])
+        if window.energy_uj is not None:
+            source = window.energy_source
+            self._energy_uj[source] = self._energy_uj.get(source, 0) + window.energy_uj
+        return MetricsSnapshot(
+            worker=window.id.worker,
+            epoch=window.id.epoch,
+            model=window.model,
+            totals=dict(self._totals),
+            last_window=merge_cohorts(window.cohorts),
+            energy_uj=dict(self._energy_uj),
+            plan_version=window.plan_version,
+            plan_age_s=window.plan_age_s,
+            plan_expired=window.plan_expired,
+            running=window.running,
+            waiting=window.waiting,
+            kv_used=window.kv_used,
+            kv_total=window.kv_total,
+        )
 
 
 class Series(NamedTuple):
@@ -57,6 +92,7 @@ class Series(NamedTuple):
 
 
 _COHORT = ("cohort",)
+_MODEL_COHORT = ("model", "cohort")
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "drafts": ("Steps that drafted at least one token.", _COHORT),
     "draft_tokens": ("Draft tokens verified, by 0-based position in the draft.", ("cohort", "position")),
@@ -69,11 +105,10 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
 }  # fmt: skip
 _HISTOGRAMS = {
-    "step_seconds": "Wall seconds of a step of one sequence.",
     "time_to_first_token_seconds": "Seconds from receiving a request to its first token.",
     "time_per_output_token_seconds": "(End - first token) / (tokens - 1) of a request, in seconds.",
 }
-_SUM = -1  # the pseudo bucket that holds a histogram's sum
+_SUM, _COUNT = -1, -2  # pseudo buckets that hold the sum and the count of observations
 
 
 class MetricsAggregator:
@@ -107,6 +142,7 @@ class MetricsAggregator:
         """The exposition in Prometheus' text format."""
         families = [
             *self._counters(),
+            self._step_seconds(),
             *self._histograms(),
             *self._gauges(),
             *_journal(decisions, ledger_spooled, ledger_lost),
@@ -128,9 +164,18 @@ class MetricsAggregator:
                     family.add_metric([series.model, *series.labels], value)
             yield family
 
+    def _step_seconds(self) -> Metric:
+        """Sum and count only: windows carry the seconds of steps as sums."""
+        name = "step_seconds"
+        family = SummaryMetricFamily(f"kadence_{name}", "Wall seconds of a step of one sequence.", labels=_MODEL_COHORT)
+        for model, labels in sorted({(s.model, s.labels) for s in self._sums if s.metric == name}):
+            count, total = (self._sums[Series(name, model, labels, bucket)] for bucket in (_COUNT, _SUM))
+            family.add_metric([model, *labels], int(count), total)
+        return family
+
     def _histograms(self) -> Iterator[Metric]:
         for name, text in _HISTOGRAMS.items():
-            family = HistogramMetricFamily(f"kadence_{name}", text, labels=["model", "cohort"])
+            family = HistogramMetricFamily(f"kadence_{name}", text, labels=_MODEL_COHORT)
             for model, labels in sorted({(s.model, s.labels) for s in self._sums if s.metric == name}):
                 below, buckets = 0.0, []
                 for i, bound in enumerate([*map(str, LATENCY_BOUNDS_S), "+Inf"]):
@@ -143,12 +188,12 @@ class MetricsAggregator:
         k = GaugeMetricFamily(
             "kadence_num_speculative_tokens",
             "Mean number of draft tokens per step in the last window.",
-            labels=["model", "cohort"],
+            labels=_MODEL_COHORT,
         )
         acceptance = GaugeMetricFamily(
             "kadence_acceptance_length",
             "1 + accepted draft tokens per drafting step in the last window.",
-            labels=["model", "cohort"],
+            labels=_MODEL_COHORT,
         )
         by_model: dict[str, list[MetricsSnapshot]] = {}
         for snapshot in self._snapshots:
@@ -206,10 +251,10 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
         for position in range(max((c.drafted for c in w.counts), default=0)):
             yield Series("draft_tokens", model, (cohort, str(position))), w.drafted_at(position)
             yield Series("accepted_tokens", model, (cohort, str(position))), w.accepted_at(position)
+        yield Series("step_seconds", model, (cohort,), _COUNT), w.spec_steps + w.plain_steps
+        yield Series("step_seconds", model, (cohort,), _SUM), sum(cell.step_seconds for cell in w.cells)
         yield from _buckets("time_to_first_token_seconds", model, cohort, w.ttft)
         yield from _buckets("time_per_output_token_seconds", model, cohort, w.tpot)
-    for cohort, histogram in snapshot.step_seconds.items():
-        yield from _buckets("step_seconds", model, cohort, histogram)
     for source, microjoules in snapshot.energy_uj.items():
         if source != "none":
             yield Series("energy_joules", model, (source,)), microjoules / 1e6
@@ -242,7 +287,7 @@ def _plan_expired(snapshots: Sequence[MetricsSnapshot]) -> float:
     return float(any(s.plan_expired for s in snapshots))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Families(Collector):
     families: Sequence[Metric]
 

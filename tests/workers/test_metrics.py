@@ -1,0 +1,153 @@
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controlplane.telemetry import CohortWindow, LatencyHistogram, StepCell, StepCount, WindowId, WorkerWindow
+from workers.metrics import OTHER_COHORTS, MetricsAggregator, MetricsSnapshot, WorkerTotals, render
+
+CELL = StepCell(
+    0, 4, (StepCount(0, 0, False, 3), StepCount(2, 1, False, 5), StepCount(4, 4, False, 2)), step_seconds=0.5
+)
+CODE = CohortWindow(
+    "code",
+    (CELL,),
+    first_tokens=2,
+    requests_started=2,
+    requests_finished=1,
+    ttft=LatencyHistogram().observe(0.004).observe(60.0),
+    tpot=LatencyHistogram().observe(0.02),
+)
+SNAPSHOT = MetricsSnapshot(
+    worker="w-1", epoch=1, model="tiny", totals={"code": CODE}, last_window={"code": CODE},
+    energy_uj={"counter": 2_500_000},
+    plan_version=7, plan_age_s=1.5, running=3, waiting=1, kv_used=100, kv_total=400,
+)  # fmt: skip
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def parse(text: bytes) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def exposition(*snapshots: MetricsSnapshot, known: tuple[str, ...] = ("code", "chat")) -> Samples:
+    return parse(render(snapshots, decisions={}, ledger_spooled=0, ledger_lost=0, known_cohorts=known))
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"kadence_{name}", tuple(sorted({"model": "tiny", **labels}.items()))]
+
+
+def observe(aggregator: MetricsAggregator, *snapshots: MetricsSnapshot) -> Samples:
+    aggregator.observe(snapshots, ["code"])
+    return parse(aggregator.render(decisions={}, ledger_spooled=0, ledger_lost=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("drafts_total", {"cohort": "code"}, 7),
+        ("plain_steps_total", {"cohort": "code"}, 3),
+        ("draft_tokens_total", {"cohort": "code", "position": "0"}, 7),
+        ("draft_tokens_total", {"cohort": "code", "position": "3"}, 2),
+        ("accepted_tokens_total", {"cohort": "code", "position": "1"}, 2),
+        ("emitted_tokens_total", {"cohort": "code"}, 2 + 3 + 5 * 2 + 2 * 5),
+        ("acceptance_length", {"cohort": "code"}, 1 + (5 + 8) / 7),
+        ("num_speculative_tokens", {"cohort": "code"}, (10 + 8) / 10),
+        ("step_seconds_sum", {"cohort": "code"}, 0.5),
+        ("step_seconds_count", {"cohort": "code"}, 10),
+        ("time_to_first_token_seconds_bucket", {"cohort": "code", "le": "0.0025"}, 0),
+        ("time_to_first_token_seconds_bucket", {"cohort": "code", "le": "0.005"}, 1),
+        ("time_to_first_token_seconds_bucket", {"cohort": "code", "le": "+Inf"}, 2),
+        ("time_to_first_token_seconds_sum", {"cohort": "code"}, 60.004),
+        ("time_per_output_token_seconds_count", {"cohort": "code"}, 1),
+        ("energy_joules_total", {"source": "counter"}, 2.5),
+        ("plan_version", {}, 7),
+        ("plan_age_seconds", {}, 1.5),
+        ("plan_expired", {}, 0),
+        ("running_sequences", {}, 3),
+        ("kv_total_tokens", {}, 400),
+    ],
+)
+def test_a_snapshot_is_shown_under_the_names_of_the_contract(name: str, labels: dict[str, str], value: float) -> None:
+    assert of(exposition(SNAPSHOT), name, **labels) == pytest.approx(value)
+
+
+def test_workers_add_up_without_a_label_of_their_own() -> None:
+    samples = exposition(SNAPSHOT, replace(SNAPSHOT, worker="w-2"))
+    assert of(samples, "drafts_total", cohort="code") == 14
+    assert of(samples, "running_sequences") == 6
+    assert of(samples, "workers") == 2
+
+
+def test_the_plan_gauges_show_the_worker_that_is_furthest_behind() -> None:
+    behind = replace(SNAPSHOT, worker="w-2", plan_version=5, plan_age_s=30.0, plan_expired=True)
+    samples = exposition(SNAPSHOT, behind)
+    assert [of(samples, n) for n in ("plan_version", "plan_age_seconds", "plan_expired")] == [5, 30.0, 1]
+
+
+def test_the_same_snapshot_twice_adds_nothing() -> None:
+    aggregator = MetricsAggregator()
+    assert observe(aggregator, SNAPSHOT) == observe(aggregator, SNAPSHOT)
+
+
+def test_a_restarted_worker_adds_to_what_it_had_counted_before() -> None:
+    aggregator = MetricsAggregator()
+    observe(aggregator, SNAPSHOT)
+    assert of(observe(aggregator, replace(SNAPSHOT, epoch=2)), "drafts_total", cohort="code") == 14
+
+
+def test_a_worker_that_went_away_takes_nothing_with_it() -> None:
+    aggregator = MetricsAggregator()
+    observe(aggregator, SNAPSHOT, replace(SNAPSHOT, worker="w-2"))
+    assert of(observe(aggregator, SNAPSHOT), "time_to_first_token_seconds_count", cohort="code") == 4
+
+
+def test_an_outdated_snapshot_takes_nothing_back() -> None:
+    aggregator = MetricsAggregator()
+    observe(aggregator, replace(SNAPSHOT, epoch=2))
+    before = of(observe(aggregator, replace(SNAPSHOT, epoch=2, totals={})), "drafts_total", cohort="code")
+    assert of(observe(aggregator, SNAPSHOT), "drafts_total", cohort="code") == before == 7
+
+
+def test_cohorts_that_the_policy_does_not_name_share_one_label() -> None:
+    samples = exposition(replace(SNAPSHOT, totals={c: replace(CODE, cohort=c) for c in ("code", "old", "older")}))
+    assert of(samples, "drafts_total", cohort=OTHER_COHORTS) == 14
+
+
+def test_energy_that_nothing_measured_is_absent_and_not_zero() -> None:
+    assert not [n for n, _ in exposition(replace(SNAPSHOT, energy_uj={"none": 0})) if "energy" in n]
+
+
+def test_a_cohort_that_drafted_nothing_has_no_acceptance_length_and_a_mean_k_of_zero() -> None:
+    plain = CohortWindow("code", (StepCell(0, 0, (StepCount(0, 0, False, 3),), 0.1),))
+    samples = exposition(replace(SNAPSHOT, last_window={"code": plain}))
+    assert of(samples, "num_speculative_tokens", cohort="code") == 0
+    assert not [n for n, _ in samples if "acceptance_length" in n]
+
+
+def test_without_workers_only_the_journal_is_shown() -> None:
+    text = render([], decisions={("code", "hold"): 3}, ledger_spooled=2, ledger_lost=1, known_cohorts=["code"])
+    assert parse(text) == {
+        ("kadence_decisions_total", (("cohort", "code"), ("reason", "hold"))): 3,
+        ("kadence_ledger_rows_spooled", ()): 2,
+        ("kadence_ledger_rows_lost_total", ()): 1,
+    }
+
+
+def test_totals_of_a_worker_are_the_sum_of_its_windows() -> None:
+    totals = WorkerTotals()
+    for sequence, energy in ((1, 5), (2, None), (3, 7)):
+        window = WorkerWindow(
+            WindowId("w-1", 9, sequence), "tiny", "none", "cpu", 0.0, 1.0, 0.5, energy, "counter" if energy else "none",
+            7, False, 1.5, 3, 1, 100, 400, (CODE,),
+        )  # fmt: skip
+        snapshot = totals.add(window)
+    assert snapshot.totals["code"].spec_steps == 21
+    assert snapshot.last_window == {"code": CODE}
+    assert snapshot.energy_uj == {"counter": 12}
+    assert (snapshot.worker, snapshot.epoch) == ("w-1", 9)
