@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs: the Triton kernel or its definition in PyTorch."""
+"""How an operation is launched: which implementation runs (Triton or the definition in PyTorch), and in what shape."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import os
 from typing import Literal
 
 import torch
+
+MAX_VOCAB_BLOCK = 4096
+WIDE_WARPS = 8
+"""For a program that reads a block of the vocabulary."""
+NARROW_WARPS = 1
+"""For a program that walks one sequence."""
+ENABLE_FP_FUSION = False
+"""Multiply and add stay apart, as in the definition, so that both take the same token."""
 
 Backend = Literal["auto", "naive", "fused"]
 BACKENDS: tuple[Backend, ...] = ("auto", "naive", "fused")
@@ -42,3 +50,8 @@ def _obstacle_to_fused(device: torch.device) -> str | None:
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         return None
     return f"tensors are on {device.type!r}, which needs TRITON_INTERPRET=1 set before Triton is imported"
+
+
+def vocab_block(vocab_size: int) -> int:
+    """Tokens one program reads: a power of two, so that a row is a few blocks and each thread holds few of them."""
+    return max(128, min(MAX_VOCAB_BLOCK, 1 << (vocab_size - 1).bit_length()))

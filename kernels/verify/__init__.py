@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernels.launch import Backend, BackendUnavailable, choose_backend
-from kernels.verify import naive
-from kernels.verify.noise import Purpose, gumbel_noise, uniform
+from kernels.verify import naive, noise
+from kernels.verify.noise import Purpose, uniform
 from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
 
 __all__ = ["GREEDY_BELOW", "BackendUnavailable", "Purpose", "Verdict", "gumbel_noise", "uniform", "verify_chain"]
@@ -28,8 +28,8 @@ def verify_chain(
     """Verify B chains of draft tokens, ragged and in mixed sampling modes, without a [rows, V] probability tensor.
 
     target_logits: [num_draft + B, V] float32, bfloat16 or float16; rows cu_draft[b] + b .. cu_draft[b + 1] + b + 1
-    belong to sequence b, k_b + 1 of them. -inf masks a token; each row needs a finite logit. Logits come after top-k, top-p
-    and penalties but before temperature.
+    belong to sequence b, k_b + 1 of them. -inf masks a token; each row needs a finite logit. Logits come after top-k,
+    top-p and penalties but before temperature.
     draft_token_ids: [num_draft] i64. draft_logits: [num_draft, V], what the draft tokens were sampled from, before the
     temperature, -inf outside the drafter's vocabulary; None when proposals are deterministic (one-hot).
     cu_draft: [B + 1] i32, rising from 0 to num_draft; k_b = 0 is plain sampling from the single row.
@@ -51,3 +51,27 @@ def verify_chain(
     from kernels.verify import fused  # here, so that nobody imports Triton who does not run it
 
     return fused.verify_chain(chains)
+
+
+def gumbel_noise(
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    vocab_size: int,
+    *,
+    purpose: Purpose = Purpose.COUPLED,
+    backend: Backend = "auto",
+) -> torch.Tensor:
+    """Standard Gumbel noise [n, vocab_size] float32 of `seeds` [n] i64 at absolute `positions` [n] i64.
+
+    The default purpose is the row that a seeded target and its drafter share: a drafter that takes
+    argmax(logits / temperature + row) proposes what the target would take from the same logits. A drafter that samples
+    for an unseeded request must say Purpose.DRAFT. A row does not depend on vocab_size.
+    """
+    noise.check_streams(seeds, positions)
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
+    if choose_backend(backend, seeds.device) == "naive":
+        return noise.gumbel_noise(seeds, positions, vocab_size, purpose)
+    from kernels.verify import fused_noise
+
+    return fused_noise.gumbel_noise(seeds.contiguous(), positions.contiguous(), vocab_size, purpose)

@@ -36,7 +36,7 @@ class _Chain:
 
     def noise(self, j: int, purpose: Purpose) -> torch.Tensor:
         vocab_size = self.target_logits.shape[1]
-        return gumbel_noise(self.seed[None], (self.position + j)[None], vocab_size, purpose=purpose)[0]
+        return gumbel_noise(self.seed[None], (self.position + j)[None], vocab_size, purpose)[0]
 
 
 def verify_chain(chains: Chains) -> Verdict:

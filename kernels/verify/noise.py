@@ -1,7 +1,7 @@
 """Random numbers as a function of (seed, position, purpose, token), so that any backend and any batch draws the same.
 
 Philox-4x32-10 (Salmon et al., SC 2011) with key = the 64 bits of the seed and counter = (token // 4, low and high half
-of the position, purpose); lane token % 4 belongs to the token. Nothing is stored between calls, no order of calls matters.
+of the position, purpose); lane token % 4 belongs to the token. Nothing is stored between calls.
 """
 
 from __future__ import annotations
@@ -37,23 +37,13 @@ class Purpose(IntEnum):
 
 def uniform(seed: torch.Tensor, position: torch.Tensor, purpose: Purpose) -> torch.Tensor:
     """One float32 strictly inside (0, 1) for each pair of `seed` and `position` (i64, same shape), on their device."""
-    _check_streams(seed, position)
+    check_streams(seed, position)
     words = _philox(np.zeros((seed.numel(), 1), np.uint64), _as_words(position), _as_words(seed), purpose)[0]
     return torch.from_numpy(_unit(words)).reshape(seed.shape).to(seed.device)
 
 
-def gumbel_noise(
-    seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, *, purpose: Purpose = Purpose.COUPLED
-) -> torch.Tensor:
-    """Standard Gumbel noise [n, vocab_size] float32 of `seeds` [n] i64 at `positions` [n] i64, on their device.
-
-    The default purpose is the row that a seeded target and its drafter share: a drafter that takes
-    argmax(logits / temperature + row) proposes what the target would take from the same logits. A drafter that samples
-    for an unseeded request must say Purpose.DRAFT. A row does not depend on vocab_size.
-    """
-    _check_streams(seeds, positions)
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
+def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, purpose: Purpose) -> torch.Tensor:
+    """See `kernels.verify.gumbel_noise`."""
     quads = -(-vocab_size // 4)
     counters = np.arange(quads, dtype=np.uint64)[None, :]
     rows = np.empty((seeds.numel(), quads, 4), np.float32)
@@ -99,7 +89,7 @@ def _as_words(values: torch.Tensor) -> np.ndarray:
     return values.detach().reshape(-1).cpu().contiguous().numpy().view(np.uint64)
 
 
-def _check_streams(seeds: torch.Tensor, positions: torch.Tensor) -> None:
+def check_streams(seeds: torch.Tensor, positions: torch.Tensor) -> None:
     if seeds.dtype != torch.int64 or positions.dtype != torch.int64:
         raise ValueError(f"seeds and positions must be int64, not {seeds.dtype} and {positions.dtype}")
     if seeds.shape != positions.shape:

@@ -18,8 +18,8 @@ class Verdict:
 
     num_accepted: [B] i32, accepted draft tokens. token_ids: [B, max_k + 1] i64, the accepted draft tokens, then the
     recovered or bonus token, then -1. overlap: [num_draft] f32, sum over the vocabulary of
-    min(target_probs, draft_probs) at every examined position (the accepted ones and the first rejected), NaN elsewhere; for a greedy row and for a
-    proposal without draft logits the distribution in question is one-hot.
+    min(target_probs, draft_probs) at every examined position (the accepted ones and the first rejected), NaN elsewhere;
+    for a greedy row and for a proposal without draft logits the distribution in question is one-hot.
     """
 
     num_accepted: torch.Tensor

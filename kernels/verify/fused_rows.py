@@ -1,0 +1,64 @@
+"""What the verification kernels do with one row, or one block of a row, of logits."""
+
+# Triton gives its functions neither types nor a place for them.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Planes of the block statistics [NUM_PLANES, rows, blocks]; a sum of exponentials follows its maximum.
+TARGET_MAX = tl.constexpr(0)
+DRAFT_MAX = tl.constexpr(2)
+BEST_SCORE = tl.constexpr(4)
+NUM_PLANES = 5
+
+
+@triton.jit
+def sequence_of(row, cu_draft_ptr, batch, BATCH_BLOCK: tl.constexpr):
+    """The sequence that owns a target row: how many sequences end at or before it."""
+    b = tl.arange(0, BATCH_BLOCK)
+    ends = tl.load(cu_draft_ptr + b + 1, mask=b < batch, other=2147483647 - BATCH_BLOCK) + b + 1
+    return tl.sum((ends <= row).to(tl.int32), 0)
+
+
+@triton.jit
+def load_scores(row_ptr, tokens, vocab_size, inverse_temperature):
+    logits = tl.load(row_ptr + tokens, mask=tokens < vocab_size, other=float("-inf"))
+    return logits.to(tl.float32) * inverse_temperature
+
+
+@triton.jit
+def load_score(row_ptr, token, vocab_size, inverse_temperature):
+    """-inf for a token outside the vocabulary, which is thereby never accepted."""
+    inside = (token >= 0) & (token < vocab_size)
+    logit = tl.load(row_ptr + token, mask=inside, other=float("-inf"))
+    return logit.to(tl.float32) * inverse_temperature
+
+
+@triton.jit
+def store_max_and_sum(plane_ptr, plane_stride, cell, scores):
+    highest = tl.max(scores, 0)
+    # A block that is masked throughout has -inf for its maximum; subtracting that would be NaN.
+    shift = tl.where(highest == float("-inf"), 0.0, highest)
+    tl.store(plane_ptr + cell, highest)
+    tl.store(plane_ptr + plane_stride + cell, tl.sum(tl.exp(scores - shift), 0))
+
+
+@triton.jit
+def log_sum_exp(plane_ptr, plane_stride, first_cell, num_blocks, BLOCKS: tl.constexpr):
+    i = tl.arange(0, BLOCKS)
+    highs = tl.load(plane_ptr + first_cell + i, mask=i < num_blocks, other=float("-inf"))
+    sums = tl.load(plane_ptr + plane_stride + first_cell + i, mask=i < num_blocks, other=0.0)
+    highest = tl.max(highs, 0)
+    return highest + tl.log(tl.sum(sums * tl.exp(highs - highest), 0))
+
+
+@triton.jit
+def best_token_of(scores_ptr, tokens_ptr, first_cell, num_blocks, BLOCKS: tl.constexpr):
+    """Return the best block's (score, token); ties go to the earliest block, as argmax has it."""
+    i = tl.arange(0, BLOCKS)
+    scores = tl.load(scores_ptr + first_cell + i, mask=i < num_blocks, other=float("-inf"))
+    best, winner = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
+    return best, tl.load(tokens_ptr + first_cell + winner)
