@@ -71,7 +71,10 @@ class StepLayout:
 
 def lay_out(rows: Sequence[Rows], slot_context: int, device: torch.device) -> StepLayout:
     """Flatten `rows` (at least one, each with at least one token) into one forward over slots of `slot_context`."""
-    token_ids, positions, slots, offsets = [], [], [], []
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    offsets: list[int] = []
     for r in rows:
         n = len(r.token_ids)
         token_ids += r.token_ids

@@ -1,4 +1,4 @@
-"""The decoding loop: schedule, propose, score, verify, commit, count. `step()` is the only place that knows the order."""
+"""The decoding loop. `step()` is the only place that knows the order of its stages."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class _OpenCohort:
     started: int = 0
     finished: int = 0
     failed: int = 0
-    ttft: LatencyHistogram = LatencyHistogram()
-    tpot: LatencyHistogram = LatencyHistogram()
+    ttft: LatencyHistogram = field(default_factory=LatencyHistogram)
+    tpot: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def close(self, cohort: str) -> CohortWindow:
         counts: defaultdict[tuple[int, int], list[StepCount]] = defaultdict(list)

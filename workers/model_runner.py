@@ -45,20 +45,26 @@ class ModelRunner:
         parameters = inspect.signature(_innermost(type(model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(config.eos_token_id)
-        self._model = model.eval()
+        self._model = model.train(False)
 
     @classmethod
     def load(
         cls, folder: Path, *, num_slots: int, context: int, device: torch.device, dtype: torch.dtype, name: str = ""
     ) -> ModelRunner:
-        """Load weights from a local folder; raises UnsupportedModel with the reason, OSError where files are missing."""
+        """Load weights from a local folder.
+
+        Raises UnsupportedModel with the reason, OSError where files are missing.
+        """
         config = AutoConfig.from_pretrained(folder).get_text_config()
         limit = getattr(config, "max_position_embeddings", None)
         if limit is not None and context > limit:
             context = limit
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
-        runner = cls(model.to(device), num_slots, context, name)
-        runner.check(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(device))
+        torch.nn.Module.to(model, device)
+        runner = cls(model, num_slots, context, name)
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        torch.nn.Module.to(reference, device)
+        runner.check(reference)
         return runner
 
     @torch.inference_mode()
@@ -86,7 +92,7 @@ class ModelRunner:
         unusual attention.
         """
         token_ids = [(7 * i + 3) % min(self.vocab_size, 997) for i in range(12)]
-        reference = reference.eval()
+        reference = reference.train(False)
         expected = reference(input_ids=torch.tensor([token_ids], device=self.device), use_cache=False).logits[0]
         try:
             self.forward([Rows(0, 0, token_ids[:5])], [4])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+from kernels.launch import Backend
 from kernels.verify import verify_chain
 from workers.proposers.base import Proposal
 from workers.sampling import restrict_batch
@@ -23,9 +25,9 @@ class Accepted:
 
 
 class Verifier:
-    """`verify(sequences, proposal, score)`; lossless for any proposer (Leviathan et al. 2023; greedy and coupled too)."""
+    """Lossless for any proposer: greedy, rejection sampling (Leviathan et al. 2023), and coupled by shared noise."""
 
-    def __init__(self, eos_token_ids: Seq[int], backend: str = "auto") -> None:
+    def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto") -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._backend = backend
 
@@ -33,9 +35,7 @@ class Verifier:
         """One Accepted per sequence; one transfer from the device for all of them."""
         if not sequences:
             return []
-        rows_of = [
-            range(a + b, z + b + 1) for b, (a, z) in enumerate(zip(score.cu_draft, score.cu_draft[1:], strict=False))
-        ]
+        rows_of = [range(a + b, z + b + 1) for b, (a, z) in enumerate(pairwise(score.cu_draft))]
         logits = restrict_batch(score.logits, sequences, rows_of, self._eos_token_ids)
         device = logits.device
         verdict = verify_chain(

@@ -126,5 +126,5 @@ def _sample(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:
     seed = torch.tensor([sequence.noise_seed])
     position = torch.tensor([len(sequence.token_ids) + depth])
     purpose = Purpose.COUPLED if sequence.coupled else Purpose.DRAFT
-    noise = gumbel_noise(seed, position, logits.shape[1], purpose)
+    noise = gumbel_noise(seed, position, logits.shape[1], purpose=purpose)
     return int((logits / temperature + noise.to(logits.device)).argmax())
