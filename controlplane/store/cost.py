@@ -21,6 +21,7 @@ from controlplane.finops.attribution import cost_by_part, split
 from controlplane.finops.pricing import PriceSheet
 from controlplane.store.engine import reading
 from controlplane.store.models import Request, Window, WindowCohort
+from controlplane.store.time_range import TimeRange
 
 DIMENSIONS = ("cohort", "model", "tenant", "hour")
 NO_TENANT = "(none)"
@@ -28,14 +29,6 @@ UNFINISHED = "(unfinished)"
 """Cost of a cohort in the range of which no request finished in the range: no tenant can be named yet."""
 
 STALE_PRICE_S = 180 * 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """Unix seconds, start inclusive, end exclusive."""
-
-    start: float
-    end: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.store.cost import CostReport, CostRow, TimeRange, cost_report
+from controlplane.store.cost import CostReport, CostRow, cost_report
 from controlplane.store.engine import BUSY_TIMEOUT_MS, StoreError, one_line, open_database, sqlite_path
 from controlplane.store.migrate import head, is_known, revision_of
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
+from controlplane.store.time_range import TimeRange
 
 __all__ = [
     "CohortPoint",
@@ -31,6 +32,7 @@ __all__ = [
     "decision_log",
     "last_plan_version",
     "latest_plan",
+    "open_ledger",
     "policy_log",
     "time_bounds",
 ]
@@ -228,3 +230,20 @@ def database_state(url: str | URL, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) ->
     if not is_known(revision):
         return "newer"
     return "ok" if revision == head() else "older"
+
+
+STATE_ADVICE = {
+    "missing": "there is no database at {url}: run `kadence db upgrade`, or name another with --database-url",
+    "empty": "the database at {url} has no ledger yet: run `kadence db upgrade`",
+    "older": "the database at {url} is at an older revision than this Kadence needs: run `kadence db upgrade`",
+    "newer": "the database at {url} is at a newer revision than this Kadence knows: upgrade Kadence",
+}
+
+
+def open_ledger(url: str | URL) -> sa.Engine:
+    """An engine on a ledger that this code can read. Raises StoreError, one line with the way out, otherwise."""
+    state = database_state(url)
+    if state == "ok":
+        return open_database(url)
+    shown = make_url(url).render_as_string(hide_password=True) if state in STATE_ADVICE else ""
+    raise StoreError(STATE_ADVICE[state].format(url=shown) if shown else f"the database is {state}")
