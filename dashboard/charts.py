@@ -59,11 +59,12 @@ def series_frame(points: Sequence[CohortPoint], bucket_s: float) -> pd.DataFrame
                 "tokens_per_s": point.tokens_per_s,
                 "acceptance_length": point.acceptance_length,
                 "mean_k": point.mean_k,
+                "planned_k": point.planned_k,
             }
         )
         last = point
-    frame = pd.DataFrame(rows, columns=["at", "cohort", "tokens_per_s", "acceptance_length", "mean_k"])
-    measures = ["tokens_per_s", "acceptance_length", "mean_k"]
+    measures = ["tokens_per_s", "acceptance_length", "mean_k", "planned_k"]
+    frame = pd.DataFrame(rows, columns=["at", "cohort", *measures])
     frame[measures] = frame[measures].astype("float64")
     frame["at"] = _times(frame["at"])
     return frame
@@ -96,8 +97,8 @@ def k_chart(
     bucket_s: float,
     cohorts: Sequence[str],
     shown: Sequence[str],
-) -> alt.LayerChart:
-    """Mean K drafted by cohort as steps, and a diamond with its sentence where a decision changed K.
+) -> alt.LayerChart | alt.FacetChart:
+    """K as planned, by cohort, as steps, and a diamond with its sentence where a decision changed K.
 
     cohorts: all that have a colour, in a fixed order; shown: those drawn.
     """
@@ -109,9 +110,14 @@ def k_chart(
         .mark_line(interpolate="step-after", strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
             x=_x(),
-            y=alt.Y("mean_k:Q", title="K", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("planned_k:Q", title="K", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
             color=color,
-            tooltip=[_at(), "cohort:N", alt.Tooltip("mean_k:Q", title="mean K", format=".2f")],
+            tooltip=[
+                _at(),
+                "cohort:N",
+                alt.Tooltip("planned_k:Q", title="planned K", format=".2f"),
+                alt.Tooltip("mean_k:Q", title="drafted per step", format=".2f"),
+            ],
         )
     )
     markers = (
@@ -142,42 +148,48 @@ def series_chart(
     cohorts: Sequence[str],
     shown: Sequence[str],
     *,
-    zero: bool = True,
+    floor: float = 0,
 ) -> alt.Chart:
-    """One measure ("tokens_per_s" or "acceptance_length") over time, a line a cohort."""
+    """One measure ("tokens_per_s" or "acceptance_length") over time, a line a cohort, from `floor` up."""
     frame = series_frame([p for p in points if p.cohort in shown], bucket_s)
-    return (
+    chart: alt.Chart = (
         alt.Chart(frame)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
             x=_x(),
-            y=alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(zero=zero)),
+            y=alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(domainMin=floor)),
             color=_color(cohorts),
             tooltip=[_at(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
         )
         .properties(height=HEIGHT)
     )
+    return chart
 
 
-def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[str]) -> alt.LayerChart:
+def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[str]) -> alt.Chart:
     """Cost per million emitted tokens by cohort, as bars with their figure. Unpriced cohorts have no bar."""
     rows = [
         {
             "cohort": row.key,
-            "unit_cost": row.cost_nano / 1e9 * 1e6 / row.emitted_tokens,
-            "text": fmt.cost_per_million(row.cost_nano, row.emitted_tokens, report.currency),
+            "unit_cost": float(row.cost_per_million_tokens),
+            "text": fmt.cost_per_million(row, report.currency),
         }
         for row in report.rows
-        if row.key in shown and row.cost_nano is not None and row.emitted_tokens
+        if row.key in shown and row.cost_per_million_tokens is not None
     ]
     frame = pd.DataFrame(rows, columns=["cohort", "unit_cost", "text"])
-    base = alt.Chart(frame).encode(
-        x=alt.X("unit_cost:Q", title=f"{report.currency} per million emitted tokens", scale=alt.Scale(zero=True)),
-        y=alt.Y("cohort:N", title=None, sort="-x", axis=alt.Axis(labelLimit=140)),
-        tooltip=["cohort:N", alt.Tooltip("text:N", title="per million tokens")],
+    chart: alt.Chart = (
+        alt.Chart(frame)
+        .mark_bar(cornerRadiusEnd=3)
+        .encode(
+            x=alt.X("unit_cost:Q", title=f"{report.currency} per million tokens", scale=alt.Scale(zero=True)),
+            y=alt.Y("cohort:N", title=None, sort="-x", axis=alt.Axis(labelLimit=140)),
+            color=_color(cohorts, legend=False),
+            tooltip=["cohort:N", alt.Tooltip("text:N", title="per million tokens")],
+        )
+        .properties(height=HEIGHT)
     )
-    bars = base.mark_bar(cornerRadiusEnd=3).encode(color=_color(cohorts, legend=False))
-    return alt.layer(bars).properties(height=alt.Step(34))
+    return chart
 
 
 def _times(unix_s: pd.Series) -> pd.Series:

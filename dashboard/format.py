@@ -1,4 +1,4 @@
-"""Numbers as a reader sees them. An unknown price is "unpriced", an unknown energy "not measured"; neither is ever 0."""
+"""Numbers as a reader sees them: an unknown price is "unpriced", an unknown energy "not measured", neither is 0."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from decimal import Decimal
 from urllib.parse import urlsplit, urlunsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from controlplane.store.queries import CostRow
+
 UNPRICED = "unpriced"
 NOT_MEASURED = "not measured"
 NOTHING = "–"
 
 NANO = Decimal(10) ** 9
 MICRO = Decimal(10) ** 6
-MILLION = Decimal(10) ** 6
 SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
 
 
@@ -26,37 +27,35 @@ def number(value: Decimal | float | int, digits: int = 4) -> str:
     return f"{round(exact, places):,f}"
 
 
-def money(amount: Decimal | None, currency: str) -> str:
+def money(amount: Decimal | None, currency: str | None) -> str:
     """An amount in units of `currency`; "unpriced" when it is not known."""
     if amount is None:
         return UNPRICED
-    symbol = SYMBOLS.get(currency)
+    symbol = SYMBOLS.get(currency or "")
     sign, size = ("-" if amount < 0 else ""), abs(amount)
-    text = f"{size:,.2f}" if size >= 1000 or size == 0 else number(size)
-    return f"{sign}{symbol}{text}" if symbol else f"{sign}{currency} {text}"
+    text = f"{size:,.2f}" if size >= 100 or size == 0 else number(size)
+    return f"{sign}{symbol}{text}" if symbol else f"{sign}{currency or ''} {text}".strip()
 
 
-def cost(cost_nano: int | None, currency: str) -> str:
+def cost(cost_nano: int | None, currency: str | None) -> str:
     """A cost given in nano-units of the currency."""
     return money(None if cost_nano is None else Decimal(cost_nano) / NANO, currency)
 
 
-def cost_per_million(cost_nano: int | None, emitted_tokens: int, currency: str) -> str:
+def cost_per_million(row: CostRow, currency: str | None) -> str:
     """Unit cost: currency per million emitted tokens. A dash where no token was emitted."""
-    if cost_nano is None:
+    if row.cost_nano is None:
         return UNPRICED
-    if emitted_tokens <= 0:
-        return NOTHING
-    return money(Decimal(cost_nano) / NANO * MILLION / emitted_tokens, currency)
+    unit_cost = row.cost_per_million_tokens
+    return NOTHING if unit_cost is None else money(unit_cost, currency)
 
 
-def energy_per_token(energy_uj: int | None, emitted_tokens: int) -> str:
-    """Joules per emitted token, from microjoules. A dash where no token was emitted."""
-    if energy_uj is None:
+def energy_per_token(row: CostRow) -> str:
+    """Joules per emitted token, over the windows that were measured. A dash where they emitted none."""
+    if row.energy_uj is None:
         return NOT_MEASURED
-    if emitted_tokens <= 0:
-        return NOTHING
-    return f"{number(Decimal(energy_uj) / MICRO / emitted_tokens)} J"
+    joules = row.j_per_token
+    return NOTHING if joules is None else f"{number(joules)} J"
 
 
 def energy(energy_uj: int | None) -> str:

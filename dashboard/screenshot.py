@@ -22,7 +22,9 @@ READY = "[data-testid=stMetric], [data-testid=stAlert]"
 
 def find_chromium() -> str | None:
     """Path of the system's Chromium, or None."""
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
 
 
 @contextmanager

@@ -1,0 +1,116 @@
+"""Figures and table rows from what was read: sums over points, never averages of averages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any
+
+import pandas as pd
+
+from controlplane.store.queries import CohortPoint, CostReport, CostRow, DecisionRow, PlanRow
+from controlplane.telemetry import LOAD_BUCKETS
+from dashboard import format as fmt
+from dashboard.charts import load_label
+
+
+def chosen_row(report: CostReport, cohort: str | None) -> CostRow:
+    """The report's row of `cohort`, an empty one where it has none; the total for None."""
+    if cohort is None:
+        return report.total
+    return next((row for row in report.rows if row.key == cohort), CostRow(cohort))
+
+
+def chosen_points(points: Sequence[CohortPoint], cohort: str | None) -> list[CohortPoint]:
+    return [p for p in points if cohort in (None, p.cohort)]
+
+
+def tokens_per_second(points: Sequence[CohortPoint]) -> float | None:
+    """Emitted tokens over the seconds in which any of the points' cohorts had work; None without work."""
+    spans: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    for p in points:
+        spans[p.at].append((p.first_at, p.last_at))
+    seconds = sum(_covered(span) for span in spans.values())
+    return sum(p.emitted_tokens for p in points) / seconds if seconds > 0 else None
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, end = 0.0, float("-inf")
+    for first, last in sorted(spans):
+        total += max(last - max(first, end), 0.0)
+        end = max(end, last)
+    return total
+
+
+def acceptance_length(points: Sequence[CohortPoint]) -> float | None:
+    """1 + accepted / spec step over all points; None where nothing was drafted."""
+    steps = sum(p.spec_steps for p in points)
+    return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
+
+
+COUNT_COLUMNS = (
+    "Cohort",
+    "Tokens per second",
+    "Acceptance length",
+    "Mean K",
+    "Planned K",
+    "Accepted",
+    "Draft tokens",
+    "Accepted tokens",
+    "Spec steps",
+    "Plain steps",
+)
+
+
+def counts(cohort: str, points: Sequence[CohortPoint]) -> tuple[Any, ...]:
+    """One line of COUNT_COLUMNS. Accepted is accepted over drafted, in [0, 1]."""
+    drafted, accepted = sum(p.draft_tokens for p in points), sum(p.accepted_tokens for p in points)
+    spec, plain = sum(p.spec_steps for p in points), sum(p.plain_steps for p in points)
+    planned = sum((p.planned_k or 0.0) * (p.spec_steps + p.plain_steps) for p in points)
+    steps = spec + plain
+    return (
+        cohort,
+        tokens_per_second(points),
+        acceptance_length(points),
+        drafted / steps if steps else None,
+        planned / steps if steps else None,
+        accepted / drafted if drafted else None,
+        drafted,
+        accepted,
+        spec,
+        plain,
+    )
+
+
+def plan_frame(plan: PlanRow, cohort: str | None) -> pd.DataFrame:
+    """K by cohort (rows) and load bucket (columns), then the fallback."""
+    columns = ["Cohort", *(load_label(i) for i in range(len(LOAD_BUCKETS))), "Fallback"]
+    rows = [
+        (name, *by_load, plan.fallback.get(name, 0))
+        for name, by_load in sorted(plan.k.items())
+        if cohort in (None, name)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def decision_table(decisions: Sequence[DecisionRow], zone: tzinfo) -> pd.DataFrame:
+    """The decision log as a reader sees it, in the order given."""
+    return pd.DataFrame(
+        [
+            (
+                fmt.moment(d.at, zone),
+                d.cohort,
+                load_label(d.load_bucket),
+                d.old_k,
+                d.new_k,
+                str(d.reason),
+                d.sentence,
+                d.samples,
+                d.plan_version,
+            )
+            for d in decisions
+        ],
+        columns=["Time", "Cohort", "Running", "Old K", "New K", "Reason", "Why", "Samples", "Plan"],
+    )

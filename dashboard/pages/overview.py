@@ -1,0 +1,21 @@
+"""Overview: the key figures, the bill by cohort with idle apart, K and speed over time."""
+
+import streamlit as st
+
+from dashboard import cards
+from dashboard.layout import View, show_live
+
+
+def overview(view: View) -> None:
+    cards.show_plan_line(view)
+    cards.show_key_figures(view)
+    left, right = st.columns([3, 2])
+    with left:
+        cards.show_k(view)
+    with right:
+        cards.show_unit_cost(view)
+    cards.show_bill(view)
+    cards.show_speed(view)
+
+
+show_live("Overview", overview)

@@ -1,0 +1,21 @@
+"""Speculation: K and acceptance length over time, what each cohort drafted and kept, the plan in force."""
+
+import streamlit as st
+
+from dashboard import cards
+from dashboard.layout import View, show_live
+
+
+def speculation(view: View) -> None:
+    cards.show_plan_figures(view)
+    cards.show_k(view)
+    left, right = st.columns(2)
+    with left:
+        cards.show_acceptance(view)
+    with right:
+        cards.show_speed(view)
+    cards.show_counts(view)
+    cards.show_plan(view)
+
+
+show_live("Speculation", speculation)
