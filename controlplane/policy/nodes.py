@@ -92,7 +92,8 @@ def integer(least: int, most: int) -> Callable[[yaml.Node], int]:
         if not re.fullmatch(r"[-+]?\d{1,18}", text):
             raise ValueError(f"{text!r} is not a whole number")
         if not least <= int(text) <= most:
-            raise ValueError(f"{text} is outside {least} to {most}")
+            allowed = f"{least}" if least == most else f"{least} to {most}"
+            raise ValueError(f"{text} is not allowed; it must be {allowed}")
         return int(text)
 
     return parse

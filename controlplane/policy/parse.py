@@ -31,7 +31,7 @@ from controlplane.policy.model import (
     TunerName,
 )
 from controlplane.policy.nodes import Fields, Problems
-from controlplane.policy.overlap import covers, overlaps
+from controlplane.policy.order import UNREADABLE, check_order
 
 TUNERS = ("fixed", "threshold")
 LATER_TUNERS = ("goodput",)
@@ -44,7 +44,6 @@ MAX_SAMPLES = 250
 
 _SECTIONS = ("match", "speculation", "slo", "guard", "budget")
 _NO_SPECULATION = Speculation("threshold", 0.5, (0,), 0, 0)
-_UNREADABLE = Match(api_key=("\0",))  # overlaps with nothing, so that one mistake is not reported twice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -86,7 +85,7 @@ def parse_policy(text: str, source: str = "policies.yaml") -> Policy:
     experiment_node = top.child("experiment")
     experiment = None if experiment_node is None else _experiment(Fields(experiment_node, "experiment", problems))
     top.finish()
-    _check_order(cohorts, problems, warnings)
+    check_order(cohorts, problems, warnings)
     if problems.found:
         raise PolicyError(source, problems.found)
     for i, (_, cohort) in enumerate(cohorts):
@@ -148,7 +147,7 @@ def _cohort(node: yaml.Node, path: str, problems: Problems) -> CohortPolicy:
     read = {key: Fields(child, f"{path}.{key}", problems) for key, child in children.items() if child is not None}
     return CohortPolicy(
         name=name or "",
-        match=_match(read["match"], problems) if "match" in read else _UNREADABLE,
+        match=_match(read["match"], problems) if "match" in read else UNREADABLE,
         speculation=_speculation(read["speculation"]) if "speculation" in read else _NO_SPECULATION,
         slo=_slo(read["slo"]) if "slo" in read else Slo(),
         guard=_guard(read["guard"]) if "guard" in read else Guard(),
@@ -175,7 +174,7 @@ def _match(fields: Fields, problems: Problems) -> Match:
         service_tier=fields.take("service_tier", _tiers) or (),
     )
     fields.finish()
-    return match if len(problems.found) == before else _UNREADABLE
+    return match if len(problems.found) == before else UNREADABLE
 
 
 def _tiers(node: yaml.Node) -> tuple[str, ...]:
@@ -292,31 +291,3 @@ def _experiment(fields: Fields) -> Experiment | None:
     if holdout is None or unit is None or window is None:
         return None
     return Experiment(holdout, cast(ExperimentUnit, unit), window, burn_in or 0.0)
-
-
-def _check_order(cohorts: list[tuple[yaml.Node, CohortPolicy]], problems: Problems, warnings: list[str]) -> None:
-    """Names once each, the last cohort matches everything, every cohort can be reached; note partial overlaps."""
-    first_line: dict[str, int | None] = {}
-    for i, (node, cohort) in enumerate(cohorts):
-        path = f"cohorts[{i}]"
-        if cohort.name and cohort.name in first_line:
-            problems.add(node, f"{path}.name", f"{cohort.name!r} is already used on line {first_line[cohort.name]}")
-        first_line.setdefault(cohort.name, nodes.line_of(node))
-        for earlier_node, earlier in cohorts[:i]:
-            if covers(earlier.match, cohort.match) and cohort.match != _UNREADABLE:
-                problems.add(
-                    node,
-                    f"{path}.match",
-                    f"{cohort.name!r} can never be reached: {earlier.name!r} on line {nodes.line_of(earlier_node)}"
-                    " comes first and matches everything it matches; move it up or narrow the other",
-                )
-                break
-            if overlaps(earlier.match, cohort.match) and not covers(cohort.match, earlier.match):
-                warnings.append(
-                    f"{path}.match: {cohort.name!r} overlaps in part with {earlier.name!r}, which comes first"
-                    " and takes the requests that match both"
-                )
-    if cohorts and not cohorts[-1][1].match.is_empty and cohorts[-1][1].match != _UNREADABLE:
-        problems.add(
-            cohorts[-1][0], f"cohorts[{len(cohorts) - 1}].match", "the last cohort must take the rest: `match: {}`"
-        )

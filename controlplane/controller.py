@@ -1,0 +1,300 @@
+"""The controller: reports in, decisions made, a plan out. The only state of the control loop lives here.
+
+Not thread-safe: the caller (an actor) serialises the calls. Every call but a slow journal's is a few microseconds to
+a few milliseconds; nothing in here waits.
+
+    observe(report)   keeps the window until the next tick, answers with the newest plan
+    tick(now)         merge -> decide -> publish -> journal
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from types import MappingProxyType
+from typing import Protocol
+
+from controlplane.decision.decide import CohortState, Decision, Reason, decide, k_by_load, observe
+from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.policy import CohortPolicy, Policy
+from controlplane.telemetry import LOAD_BUCKETS, Report, WindowId, WorkerWindow, merge_cohorts
+
+log = logging.getLogger(__name__)
+
+LATE_S = 60.0
+"""A window that ended longer ago than this is journalled but no longer decided on."""
+
+
+REMEMBERED_WINDOWS, REMEMBERED_WORKERS = 4096, 1024
+"""How many windows of one worker's start, and how many worker starts, are known again when they come twice."""
+
+
+class Journal(Protocol):
+    """Where the controller's doings are kept. Calls must return at once: an implementation spools and writes later."""
+
+    def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None: ...
+
+    def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None: ...
+
+
+class Controller:
+    """Decides K for every cohort and load bucket, once a tick, and publishes it as a plan.
+
+    epoch: start of this controller, unix nanoseconds. first_version: version of its first plan; give the last known
+    plus one, so that versions rise across restarts. plan_ttl_s: seconds for which a plan is valid after its tick.
+    """
+
+    def __init__(
+        self, policy: Policy, journal: Journal, *, epoch: int, first_version: int = 1, plan_ttl_s: float = 10.0
+    ) -> None:
+        self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
+        self._policy = policy
+        self._states = {cohort.name: CohortState() for cohort in policy.cohorts}
+        self._kill_switch: KillSwitch = "off"
+        self._pending: list[Report] = []
+        self._seen = _SeenWindows()
+        self._refused: Counter[str] = Counter()
+        self._decided: Counter[tuple[str, str]] = Counter()
+        self._journal_failures = 0
+        self._plan = self._draw(first_version, epoch / 1e9)
+
+    @property
+    def plan(self) -> Plan:
+        """The newest plan."""
+        return self._plan
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._policy
+
+    @property
+    def states(self) -> Mapping[str, CohortState]:
+        """What is believed of each cohort; values, safe to keep."""
+        return MappingProxyType(self._states)
+
+    @property
+    def journal_failures(self) -> int:
+        """Times that the journal raised; what it was given then is lost."""
+        return self._journal_failures
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Reports not used, by why: duplicate, late, or the field that was wrong."""
+        return dict(self._refused)
+
+    @property
+    def decided(self) -> Mapping[tuple[str, str], int]:
+        """Decisions made, by (cohort, reason), since this controller started."""
+        return dict(self._decided)
+
+    def observe(self, report: Report) -> Plan:
+        """Keep a report for the next tick and answer with the newest plan. A repeated or a bad one changes nothing."""
+        problem = window_problem(report.window)
+        if problem is not None:
+            self._refused[problem] += 1
+            log.warning("report of %s refused: %s", report.window.id, problem)
+        elif not self._seen.add(report.window.id):
+            self._refused["duplicate"] += 1
+        else:
+            self._pending.append(report)
+        return self._plan
+
+    def tick(self, now: float) -> Plan:
+        """Decide on what was reported since the last tick and publish. now: unix seconds."""
+        reports, self._pending = self._pending, []
+        fresh = [r.window for r in reports if r.window.ended_at >= now - LATE_S]
+        self._refused["late"] += len(reports) - len(fresh)
+        windows = merge_cohorts(cohort for window in fresh for cohort in window.cohorts)
+        decisions: list[Decision] = []
+        for cohort in self._policy.cohorts:
+            state, window = self._states[cohort.name], windows.get(cohort.name)
+            if self._kill_switch == "off":
+                made, state = decide(cohort, state, window, now, policy_revision=self._policy.revision)
+                decisions += made
+            elif window is not None:
+                state = observe(state, window, now)
+            self._states[cohort.name] = state
+        return self._publish(reports, decisions, now)
+
+    def apply_policy(self, policy: Policy, *, by: str, why: str, now: float) -> None:
+        """Put another policy in force and publish at once. Cohorts that keep name and ladder keep what was learnt.
+
+        Only a parsed Policy gets this far, so a bad file never replaces a good policy. Raises TypeError otherwise.
+        """
+        if not isinstance(policy, Policy):
+            raise TypeError(f"apply_policy takes a parsed Policy, not {type(policy).__name__}")
+        before = {cohort.name: cohort for cohort in self._policy.cohorts}
+        old_plan = self._plan
+        self._states = {
+            cohort.name: _carried(before.get(cohort.name), cohort, self._states.get(cohort.name))
+            for cohort in policy.cohorts
+        }
+        self._policy = policy
+        try:
+            self._journal.policy_applied(policy, by, why, now)
+        except Exception:
+            self._journal_failed()
+        new_k = {cohort.name: k_by_load(cohort, self._states[cohort.name]) for cohort in policy.cohorts}
+        decisions = [
+            self._outside(
+                name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, f"policy by {by}: {why}", now
+            )
+            for name, old_by_load in old_plan.k.items()
+            if name in new_k
+            for bucket, old_k in enumerate(old_by_load)
+            if old_k != new_k[name][bucket]
+        ]
+        self._publish((), decisions, now)
+
+    def set_kill_switch(self, mode: KillSwitch, *, by: str, why: str, now: float) -> None:
+        """Override all cohorts at once: `fallback` or `zero`, and `off` for normal control. Publishes at once.
+
+        While it is on, evidence is still taken in but nothing is decided; afterwards control resumes from the K before.
+        """
+        if mode not in ("off", "fallback", "zero"):
+            raise ValueError(f"kill switch mode {mode!r} is not one of off, fallback, zero")
+        old = self._plan
+        self._kill_switch = mode
+        self._states = {name: _rested(state, now) for name, state in self._states.items()}
+        new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
+        decisions = [
+            self._outside(
+                cohort.name,
+                bucket,
+                old.k_for(cohort.name, running, old.issued_at),
+                new.k_for(cohort.name, running, now),
+                Reason.KILL_SWITCH,
+                f"kill switch {mode} by {by}: {why}",
+                now,
+            )
+            for cohort in self._policy.cohorts
+            for bucket, running in self._decided_buckets(cohort.name)
+        ]
+        self._publish((), decisions, now)
+
+    def _decided_buckets(self, cohort: str) -> list[tuple[int, int]]:
+        """(index, bound) of the load buckets that the cohort was ever decided at, or the first."""
+        cells = self._states[cohort].cells
+        return [(i, bound) for i, bound in enumerate(LOAD_BUCKETS) if cells[i] is not None] or [(0, LOAD_BUCKETS[0])]
+
+    def _publish(self, reports: Sequence[Report], decisions: Sequence[Decision], now: float) -> Plan:
+        drawn = self._draw(self._plan.version, now)
+        if _says(drawn) != _says(self._plan):
+            drawn = replace(drawn, version=drawn.version + 1)
+        self._plan = drawn
+        stamped = [replace(decision, plan_version=drawn.version) for decision in decisions]
+        self._decided.update((decision.cohort, decision.reason.value) for decision in stamped)
+        try:
+            self._journal.record(reports, stamped, drawn, now)
+        except Exception:
+            self._journal_failed()
+        return drawn
+
+    def _draw(self, version: int, now: float) -> Plan:
+        return Plan(
+            epoch=self._epoch,
+            version=version,
+            issued_at=now,
+            expires_at=now + self._ttl_s,
+            k={cohort.name: k_by_load(cohort, self._states[cohort.name]) for cohort in self._policy.cohorts},
+            fallback={cohort.name: cohort.speculation.fallback for cohort in self._policy.cohorts},
+            policy_revision=self._policy.revision,
+            kill_switch=self._kill_switch,
+        )
+
+    def _outside(
+        self, cohort: str, bucket: int, old_k: int, new_k: int, reason: Reason, sentence: str, now: float
+    ) -> Decision:
+        """A change that a person made."""
+        estimate = self._states[cohort].estimate
+        return Decision(
+            cohort=cohort,
+            load_bucket=bucket,
+            old_k=old_k,
+            new_k=new_k,
+            reason=reason,
+            sentence=f"{cohort} {old_k} -> {new_k}: {sentence}",
+            samples=round(estimate.samples),
+            accept_at=estimate.accept_at(),
+            at=now,
+            plan_version=0,
+            policy_revision=self._policy.revision,
+        )
+
+    def _journal_failed(self) -> None:
+        """Control goes on without its memory; the count says so."""
+        self._journal_failures += 1
+        log.exception("the journal failed; control goes on")
+
+
+def window_problem(window: WorkerWindow) -> str | None:
+    """The first field of a window that cannot be true, by name, else None."""
+    numbers = {
+        "started_at": window.started_at,
+        "ended_at": window.ended_at,
+        "busy_s": window.busy_s,
+        "plan_age_s": window.plan_age_s,
+        "seconds": window.seconds,
+        "energy_uj": window.energy_uj or 0,
+    }
+    for name, value in numbers.items():
+        if not isfinite(value) or value < 0:
+            return f"bad {name}"
+    for cohort in window.cohorts:
+        if not all(isfinite(h.sum_s) and h.sum_s >= 0 for h in (cohort.ttft, cohort.tpot)):
+            return "bad latency"
+        for cell in cohort.cells:
+            if not isfinite(cell.step_seconds) or cell.step_seconds < 0:
+                return "bad step_seconds"
+            if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or cell.k < 0:
+                return "bad cell"
+            if any(c.steps < 0 or not 0 <= c.accepted <= c.drafted for c in cell.counts):
+                return "bad counts"
+    return None
+
+
+def _says(plan: Plan) -> tuple[object, ...]:
+    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch)
+
+
+def _carried(before: CohortPolicy | None, after: CohortPolicy, state: CohortState | None) -> CohortState:
+    """State of a cohort under its new policy: all with the same ladder and tuner, none with another ladder."""
+    if before is None or state is None or before.speculation.ladder != after.speculation.ladder:
+        return CohortState()
+    if before.speculation.tuner != after.speculation.tuner:
+        return replace(state, cells=CohortState().cells)
+    return state
+
+
+def _rested(state: CohortState, now: float) -> CohortState:
+    """With every probe dropped and every wait begun anew."""
+    cells = tuple(None if c is None else replace(c, probe=None, changed_at=now, waits_from=now) for c in state.cells)
+    return replace(state, cells=cells)
+
+
+class _SeenWindows:
+    """Knows a window again. Bounded: of each worker's start only the newest REMEMBERED_WINDOWS sequence numbers.
+
+    Anything older than those counts as seen: it is minutes late, and the journal has it or will never miss it.
+    """
+
+    def __init__(self) -> None:
+        self._by_start: dict[tuple[str, int], tuple[int, set[int]]] = {}
+
+    def add(self, window: WindowId) -> bool:
+        """Whether this is the first time that `window` is seen."""
+        start = (window.worker, window.epoch)
+        newest, known = self._by_start.pop(start, (window.sequence, set()))
+        self._by_start[start] = (max(newest, window.sequence), known)  # last again: the start heard from most lately
+        if len(self._by_start) > REMEMBERED_WORKERS:
+            del self._by_start[next(iter(self._by_start))]
+        if window.sequence in known or window.sequence <= newest - REMEMBERED_WINDOWS:
+            return False
+        known.add(window.sequence)
+        if len(known) > 2 * REMEMBERED_WINDOWS:
+            known.difference_update([s for s in known if s <= newest - REMEMBERED_WINDOWS])
+        return True
