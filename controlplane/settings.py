@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 ENV_PREFIX = "KADENCE_"
-DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg")
+DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
 PHYSICAL_CORES = Path("/sys/devices/system/cpu")
 
 
@@ -101,7 +102,8 @@ class Settings(BaseSettings):
 
     @property
     def dashboard_url(self) -> str:
-        return f"http://{reachable_host(self.host)}:{self.dashboard_port}"
+        """Where the dashboard is: it listens on loopback, whatever `host` is."""
+        return f"http://127.0.0.1:{self.dashboard_port}"
 
     @property
     def worker_threads(self) -> int:
@@ -112,7 +114,7 @@ class Settings(BaseSettings):
         """The `sku` to look prices up by; `gpu_name` is the accelerator's name where the worker runs on one."""
         if self.sku != "auto":
             return self.sku
-        return gpu_name or f"cpu-{physical_cores()}core"
+        return gpu_sku(gpu_name) if gpu_name else f"cpu-{physical_cores()}core"
 
 
 def load_settings(config: Path | None = None, **flags: Any) -> Settings:
@@ -183,6 +185,19 @@ def physical_cores(cpus: frozenset[int] | None = None, topology: Path = PHYSICAL
         except OSError:
             cores.add(str(cpu))
     return max(len(cores), 1)
+
+
+def gpu_sku(name: str) -> str:
+    """A price sheet's key for a GPU's own name: "NVIDIA H100 80GB HBM3" is nvidia-h100.
+
+    The A100 alone was sold at two prices by its memory: nvidia-a100-40gb, nvidia-a100-80gb.
+    """
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    model = next((word for word in words if re.fullmatch(r"(a|b|h|l|t|v|gb|gh)\d+[a-z]?", word)), None)
+    if model is None or words[0] not in ("nvidia", "tesla"):
+        return "-".join(words)
+    memory = [word for word in words if model == "a100" and re.fullmatch(r"\d+gb", word)]
+    return "-".join(["nvidia", model, *memory])
 
 
 def reachable_host(host: str) -> str:

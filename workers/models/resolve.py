@@ -24,8 +24,8 @@ def resolve_model(
 ) -> Path:
     """The folder of `name`, with config, weights and tokenizer in it. Raises ModelError, one line.
 
-    A known name is fetched into `cache` when it is missing, unless `fetch_missing` is off; a hub id is left to the
-    hub's own cache.
+    What is missing is fetched, unless `fetch_missing` is off: a known name into `cache`, a hub id into the hub's own
+    cache.
     """
     for model in KNOWN_MODELS:
         if model.name == name:
@@ -42,7 +42,7 @@ def resolve_model(
     if name.startswith(("/", ".", "~")):
         raise ModelError(f"model folder {name} does not exist")
     if HUB_ID.fullmatch(name):
-        return check_model_folder(_from_hub(name))
+        return check_model_folder(_from_hub(name, only_local=not fetch_missing))
     known = ", ".join(model.name for model in KNOWN_MODELS)
     raise ModelError(f"unknown model {name!r}; known: {known}; or give a local folder or a hub id (organisation/name)")
 
@@ -69,12 +69,12 @@ def _missing_weights(folder: Path) -> list[str]:
     return [] if any(folder.glob("*.safetensors")) else ["weights (model.safetensors)"]
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, only_local: bool) -> Path:
     # Imported here: it takes half a second, and most models are known or local.
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=only_local))
     except Exception as error:  # the hub's client raises its own, its HTTP library's and the system's errors
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(
