@@ -1,0 +1,214 @@
+"""A backend in memory: real tokenizer, real detokeniser, scripted tokens. All that lies over the seam is real."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import cycle
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from controlplane.decision.plan import Plan
+from controlplane.policy import Policy, parse_policy
+from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
+from workers.api import create_app
+from workers.backend import JournalCounts
+from workers.detokenizer import Detokenizer
+from workers.metrics import MetricsSnapshot
+from workers.sequence import Chunk, EngineRequest
+
+POLICY = """\
+version: 1
+cohorts:
+  - name: code
+    match: {api_key: [team-ide]}
+    speculation: {tuner: threshold, acceptance_floor: 50%, ladder: [0, 2, 4], start: 2, fallback: 0}
+  - name: flex
+    match: {service_tier: [flex]}
+    speculation: {tuner: threshold, acceptance_floor: 50%, ladder: [0, 2, 4], start: 2, fallback: 0}
+  - name: trusted
+    match: {headers: {x-kadence-cohort: [trusted]}}
+    speculation: {tuner: threshold, acceptance_floor: 50%, ladder: [0, 2, 4], start: 2, fallback: 0}
+  - name: default
+    match: {}
+    speculation: {tuner: threshold, acceptance_floor: 50%, ladder: [0, 2, 4], start: 2, fallback: 0}
+"""
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+
+
+@cache
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=TEMPLATE)
+
+
+@dataclass
+class ScriptedBackend:
+    """Says `reply`, in rounds of (drafted, accepted) as in `rounds`, up to its end or max_tokens.
+
+    refusal: raised instead of the first chunk. failure: raised (or, as a string, sent as a chunk's error) after
+    `chunks_before`; stalls: waits for ever there instead.
+    """
+
+    reply: str = "Hello 🎉 wörld, this is a reply."
+    rounds: tuple[tuple[int, int], ...] = ((4, 3), (2, 0), (0, 0), (3, 3))
+    refusal: Exception | None = None
+    failure: Exception | str | None = None
+    stalls: bool = False
+    chunks_before: int = 2
+    model_id: str = "tiny"
+    max_context: int = 200
+    admin_key: str | None = None
+    has_chat_template: bool = True
+    is_ready: bool = True
+    controller_is_gone: bool = False
+    tokenizer: Any = field(default_factory=byte_tokenizer)
+    requests: list[EngineRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    orders: list[tuple[str, ...]] = field(default_factory=list)
+    policy_now: Policy = field(default_factory=lambda: parse_policy(POLICY))
+    shown: list[MetricsSnapshot] = field(default_factory=list)
+
+    def policy(self) -> Policy:
+        return self.policy_now
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        self.requests.append(request)
+        if self.refusal is not None:
+            raise self.refusal
+        ids = self.tokenizer.encode(self.reply)[: request.sampling.max_tokens]
+        detokenizer = Detokenizer(self.tokenizer, request.sampling.stop)
+        rounds, at, sent = cycle(((0, 0), *self.rounds)), 0, 0
+        steps: list[tuple[int, int]] = []
+        while True:
+            drafted, accepted = next(rounds) if at else (0, 0)
+            pushed = detokenizer.push(ids[at : at + accepted + 1])
+            this_step = ((drafted, accepted),) if at else ()
+            steps += this_step
+            at += pushed.kept
+            is_last = pushed.stopped or at >= len(ids)
+            text = pushed.text + (detokenizer.flush() if is_last else "")
+            if sent >= self.chunks_before and (self.failure or self.stalls):
+                if self.stalls:
+                    await asyncio.Event().wait()
+                if isinstance(self.failure, Exception):
+                    raise self.failure
+                yield Chunk(request.request_id, (), "", (), "error", None, self.failure)
+                return
+            reason = ("stop" if pushed.stopped or at < request.sampling.max_tokens else "length") if is_last else None
+            record = self._record(request, at, steps) if is_last else None
+            yield Chunk(request.request_id, tuple(ids[at - pushed.kept : at]), text, this_step, reason, record)
+            if is_last:
+                return
+            sent += 1
+            await asyncio.sleep(0)
+
+    @staticmethod
+    def _record(request: EngineRequest, tokens: int, steps: list[tuple[int, int]]) -> RequestRecord:
+        spec = [s for s in steps if s[0]]
+        return RequestRecord(
+            request.request_id, "w", "tiny", "none", request.cohort, request.tenant, request.route, request.stream,
+            0.0, 1.0, len(request.prompt_token_ids), tokens, len(spec), len(steps) - len(spec),
+            sum(d for d, _ in spec), sum(a for _, a in spec), 0, 0, 0, 4, 0.1, 0.1, "stop", 1,
+        )  # fmt: skip
+
+    async def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    async def snapshots(self) -> list[MetricsSnapshot]:
+        return self.shown
+
+    async def journal_counts(self) -> JournalCounts:
+        if self.controller_is_gone:
+            raise ConnectionError("controller")
+        return JournalCounts({("code", "hold"): 2}, 1, 0)
+
+    async def ready(self) -> bool:
+        return self.is_ready
+
+    async def plan(self) -> Plan:
+        if self.controller_is_gone:
+            raise ConnectionError("controller")
+        return Plan(1, 7, 10.0, 20.0, {"code": (2,) * len(LOAD_BUCKETS)}, {"code": 0}, self.policy_now.revision)
+
+    async def set_kill_switch(self, mode: str, reason: str, by: str) -> None:
+        self.orders.append(("kill-switch", mode, reason, by))
+
+    async def apply_policy(self, text: str, by: str, why: str) -> str:
+        self.policy_now = parse_policy(text)
+        self.orders.append(("policy", by, why))
+        return self.policy_now.revision
+
+
+@pytest.fixture
+def backend() -> ScriptedBackend:
+    return ScriptedBackend()
+
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def ask(backend: ScriptedBackend) -> Ask:
+    """One HTTP request to the application over `backend`; `client` is the address it comes from."""
+
+    def request(method: str, path: str, *, client: str = "127.0.0.1", **arguments: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(create_app(backend), client=(client, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://kadence") as http:
+                return await http.request(method, path, **arguments)
+
+        return asyncio.run(send())
+
+    return request
+
+
+@pytest.fixture
+def chat(ask: Ask) -> Ask:
+    """POST to chat completions with one user message and these fields."""
+
+    def post(**fields: Any) -> httpx.Response:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
+        return ask("POST", "/v1/chat/completions", json=body)
+
+    return post
+
+
+@pytest.fixture
+def complete(ask: Ask) -> Ask:
+    """POST to completions with a prompt and these fields."""
+
+    def post(**fields: Any) -> httpx.Response:
+        return ask("POST", "/v1/completions", json={"model": "tiny", "prompt": "hi", "max_tokens": 50, **fields})
+
+    return post
+
+
+@pytest.fixture
+def base_url(backend: ScriptedBackend) -> Iterator[str]:
+    """A real server over `backend` on a free port of the loopback interface."""
+    config = uvicorn.Config(create_app(backend), port=0, log_level="warning", ws="none", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        thread.join(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,260 @@
+"""What a bad request gets: the right status, an OpenAI error object that names the field, and no work done."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from workers.backend import Overloaded, WorkerError
+
+Ask = Callable[..., httpx.Response]
+HI = [{"role": "user", "content": "hi"}]
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error object; fails where it has not the shape of the OpenAI API."""
+    assert response.status_code == status, response.text
+    (error,) = response.json().values()
+    assert {"message", "type", "param", "code"} <= error.keys()
+    assert error["message"].endswith(".")
+    assert response.headers["x-request-id"]
+    return error
+
+
+CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": ["hi"]}, "messages[0]"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [*HI, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "x", "name": "bob"}]}, "messages[0].name"),
+    ({"messages": [{"role": "user", "content": "x", "colour": "red"}]}, "messages[0].colour"),
+    ({"messages": [*HI, {"role": "system", "content": "x"}]}, "messages"),
+    ({"temperature": "0.7"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": -1}, "temperature"),
+    ({"temperature": 2.5}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_k": -1}, "top_k"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -5}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": 10**40}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+    ({"min_tokens": 7, "max_tokens": 5}, "min_tokens"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"stop": [1]}, "stop"),
+    ({"seed": "x"}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ({"stream": True, "stream_options": {"what": True}}, "stream_options.what"),
+    ({"metadata": {"a": 1}}, "metadata"),
+    ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+    ({"service_tier": "gold"}, "service_tier"),
+    ({"user": ["x"]}, "user"),
+    ({"n": 2}, "n"),
+    ({"n": True}, "n"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+    ({"frobnicate": 1}, "frobnicate"),
+    ({"prompt": "x"}, "prompt"),
+]
+COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": ["a", ""]}, "prompt"),
+    ({"prompt": ["a", 1]}, "prompt"),
+    ({"prompt": [[]]}, "prompt"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [100_000]}, "prompt"),
+    ({"prompt": ["a"] * 65}, "prompt"),
+    ({"best_of": 2}, "best_of"),
+    ({"echo": True}, "echo"),
+    ({"suffix": "x"}, "suffix"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"messages": HI}, "messages"),
+    ({"max_completion_tokens": 5}, "max_completion_tokens"),
+]
+
+
+@pytest.mark.parametrize(("fault", "param"), CHAT_FAULTS, ids=lambda v: str(v)[:50])
+def test_a_bad_chat_field_is_named(chat: Ask, backend: Any, fault: dict[str, Any], param: str) -> None:
+    error = error_of(chat(**fault), 400)
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert param.rpartition(".")[2] in error["message"] or param == "messages"
+    assert not backend.requests
+
+
+@pytest.mark.parametrize(("fault", "param"), COMPLETION_FAULTS, ids=lambda v: str(v)[:50])
+def test_a_bad_completion_field_is_named(complete: Ask, backend: Any, fault: dict[str, Any], param: str) -> None:
+    assert error_of(complete(**fault), 400)["param"] == param
+    assert not backend.requests
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_a_missing_field_is_named(ask: Ask, missing: str) -> None:
+    body = {"model": "tiny", "messages": HI}
+    del body[missing]
+    error = error_of(ask("POST", "/v1/chat/completions", json=body), 400)
+    assert (error["param"], error["code"]) == (missing, "missing_required_parameter")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"model": "tiny", "prompt": "\xff"}',
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"model": "tiny", "prompt": "x", "temperature": NaN}',
+        b'{"model": "tiny", "prompt": "x", "temperature": -Infinity}',
+        b'{"model": "tiny", "prompt": "x", "temperature": 1e999}',
+        b'{"model": "tiny", "prompt": "x", "seed": ' + b"9" * 10_000 + b"}",
+        b'{"model": "tiny", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+    ],
+    ids=lambda b: b[:60].decode("latin-1"),
+)
+def test_what_is_not_sane_json_is_a_400(ask: Ask, backend: Any, body: bytes) -> None:
+    error_of(ask("POST", "/v1/completions", content=body, headers={"content-type": "application/json"}), 400)
+    assert not backend.requests
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_does_not_say_it_is_json_is_a_415(ask: Ask, media_type: str) -> None:
+    response = ask("POST", "/v1/completions", content=b"{}", headers={"content-type": media_type})
+    assert error_of(response, 415)["param"] == "content-type"
+
+
+def test_a_body_over_the_limit_is_a_413(complete: Ask) -> None:
+    assert error_of(complete(prompt="x" * (2 * 1024 * 1024)), 413)["code"] == "request_too_large"
+
+
+def test_a_body_over_the_limit_is_a_413_without_a_length(ask: Ask) -> None:
+    async def parts() -> Any:
+        for _ in range(40):
+            yield b" " * 100_000
+
+    error_of(ask("POST", "/v1/completions", content=parts(), headers={"content-type": "application/json"}), 413)
+
+
+def test_a_value_is_never_echoed(chat: Ask) -> None:
+    for fault in ({"temperature": "SECRET"}, {"user": ["SECRET"]}, {"SEC\nRET": 1}, {"messages": [{"SECRET\x1b": 1}]}):
+        assert "SECRET" not in chat(**fault).text
+        assert "\\n" not in chat(**fault).text
+
+
+def test_a_prompt_over_the_context_is_refused_with_both_numbers(complete: Ask, backend: Any) -> None:
+    error = error_of(complete(prompt="x" * 300), 400)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+    assert "300" in error["message"]
+    assert "200" in error["message"]
+    assert not backend.requests
+
+
+def test_a_prompt_that_fills_the_context_is_refused(complete: Ask) -> None:
+    assert error_of(complete(prompt="x" * 200), 400)["code"] == "context_length_exceeded"
+
+
+def test_a_prompt_that_leaves_one_token_is_served(complete: Ask, backend: Any) -> None:
+    assert complete(prompt="x" * 199, max_tokens=None).json()["usage"]["completion_tokens"] == 1
+
+
+def test_max_tokens_over_the_rest_of_the_context_is_refused(complete: Ask) -> None:
+    error = error_of(complete(prompt="x" * 190, max_tokens=11), 400)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+
+
+def test_one_bad_prompt_of_many_stops_all(complete: Ask, backend: Any) -> None:
+    error_of(complete(prompt=["a", "x" * 300]), 400)
+    assert not backend.requests
+
+
+def test_an_unknown_model_is_a_404(chat: Ask, complete: Ask, ask: Ask) -> None:
+    for response in (chat(model="other"), complete(model="other"), ask("GET", "/v1/models/other")):
+        assert error_of(response, 404)["code"] == "model_not_found"
+
+
+def test_chat_without_a_template_points_to_completions(chat: Ask, backend: Any) -> None:
+    backend.has_chat_template = False
+    assert "/v1/completions" in error_of(chat(), 400)["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/models/", "/docs", "/v1/completions/", "/..%2f"])
+def test_an_unknown_path_is_a_404(ask: Ask, path: str) -> None:
+    error_of(ask("GET", path), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/completions"), ("DELETE", "/v1/models"), ("POST", "/admin/policy")]
+)
+def test_a_wrong_method_is_a_405_that_names_the_right_ones(ask: Ask, method: str, path: str) -> None:
+    response = ask(method, path)
+    error_of(response, 405)
+    assert response.headers["allow"]
+
+
+def test_overload_is_a_429_with_a_time_to_retry(chat: Ask, backend: Any) -> None:
+    backend.refusal = Overloaded(1.5)
+    for stream in (False, True):
+        response = chat(stream=stream)
+        assert error_of(response, 429)["code"] == "rate_limit_exceeded"
+        assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
+
+
+@pytest.mark.parametrize("refusal", [WorkerError("The worker is restarting."), RuntimeError("SECRET trace")])
+def test_a_worker_that_fails_at_once_is_a_503_even_for_a_stream(chat: Ask, backend: Any, refusal: Exception) -> None:
+    backend.refusal = refusal
+    for stream in (False, True):
+        response = chat(stream=stream)
+        assert error_of(response, 503)["type"] == "server_error"
+        assert "SECRET" not in response.text
+
+
+@pytest.mark.parametrize("failure", [WorkerError("The worker went away."), RuntimeError("SECRET"), "SECRET"])
+def test_a_failure_in_a_stream_is_an_error_event_and_done(
+    complete: Ask, backend: Any, failure: Exception | str
+) -> None:
+    backend.failure = failure
+    response = complete(stream=True)
+    *_, last, done, _ = response.text.split("\n\n")
+    assert (response.status_code, done) == (200, "data: [DONE]")
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+    assert "SECRET" not in response.text
+
+
+def test_a_failure_of_one_prompt_cancels_the_others(complete: Ask, backend: Any) -> None:
+    backend.failure = WorkerError("The worker went away.")
+    error_of(complete(prompt=["a", "b", "c"]), 503)
+    assert sorted(backend.cancelled) == sorted(r.request_id for r in backend.requests)
+
+
+def test_a_fault_of_the_endpoint_itself_is_an_error_object_without_a_traceback(
+    ask: Ask, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "policy", lambda: 1 / 0)
+    response = ask("POST", "/v1/completions", json={"model": "tiny", "prompt": "a"})
+    assert response.headers["x-request-id"] in error_of(response, 500)["message"]

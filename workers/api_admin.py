@@ -1,0 +1,116 @@
+"""Administration over HTTP: the plan, the policy and the kill switch, for those with the admin key."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from controlplane.policy import PolicyError, parse_policy
+from controlplane.telemetry import LOAD_BUCKETS
+from workers.api_body import bearer_token, read_body, read_json
+from workers.api_errors import ApiError, from_exception, invalid
+from workers.api_validation import parse_kill_switch
+from workers.backend import Backend
+
+
+def admin_router(backend: Backend) -> APIRouter:
+    router = APIRouter(prefix="/admin", tags=["admin"])
+
+    @router.get("/plan")
+    async def get_plan(request: Request) -> Response:
+        """The plan in force: K by cohort and load bucket."""
+        authorize(backend, request)
+        try:
+            plan = await backend.plan()
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse(
+            {
+                "epoch": plan.epoch,
+                "version": plan.version,
+                "issued_at": plan.issued_at,
+                "expires_at": plan.expires_at,
+                "policy_revision": plan.policy_revision,
+                "kill_switch": plan.kill_switch,
+                "load_buckets": list(LOAD_BUCKETS),
+                "k": {cohort: list(by_load) for cohort, by_load in plan.k.items()},
+                "fallback": dict(plan.fallback),
+            }
+        )
+
+    @router.get("/policy")
+    async def get_policy(request: Request) -> Response:
+        """The policy's YAML as the operator wrote it; the etag is its revision."""
+        authorize(backend, request)
+        policy = backend.policy()
+        return Response(policy.text, media_type="application/yaml", headers={"etag": f'"{policy.revision}"'})
+
+    @router.put("/policy")
+    async def put_policy(request: Request, by: str = "admin", why: str = "") -> Response:
+        """Puts YAML in force; `by` and `why` go into the journal."""
+        authorize(backend, request)
+        try:
+            text = (await read_body(request)).decode()
+        except UnicodeDecodeError:
+            raise invalid(None, "The policy is not UTF-8 text.") from None
+        try:
+            parse_policy(text, source="policy")  # here, so that the problems need not travel back from elsewhere
+            revision = await backend.apply_policy(text, by[:200], why[:500])
+        except PolicyError as error:
+            raise _policy_error(error) from None
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"revision": revision})
+
+    @router.put("/kill-switch")
+    async def put_kill_switch(request: Request, by: str = "admin") -> Response:
+        """off: normal control; fallback: every cohort's fallback K; zero: no speculation."""
+        authorize(backend, request)
+        order = parse_kill_switch(await read_json(request))
+        try:
+            await backend.set_kill_switch(order.mode, order.reason, by[:200])
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"mode": order.mode, "reason": order.reason})
+
+    return router
+
+
+def authorize(backend: Backend, request: Request) -> None:
+    """Raises 401 without a key and 403 with a wrong one; without a configured key only loopback clients may pass."""
+    if backend.admin_key is None:
+        if not is_loopback(request):
+            message = "Without an admin key this is open to loopback clients only; configure one to use it from afar."
+            raise ApiError(403, message, type="permission_error", code="admin_key_required")
+        return
+    token = bearer_token(request)
+    if token is None:
+        message = "Send the admin key in the authorization header as a bearer token."
+        headers = {"www-authenticate": "Bearer"}
+        raise ApiError(401, message, type="authentication_error", code="missing_api_key", headers=headers)
+    if not is_admin_key(backend, token):
+        raise ApiError(403, "This key is not the admin key.", type="permission_error", code="admin_key_required")
+
+
+def is_admin_key(backend: Backend, token: str) -> bool:
+    return backend.admin_key is not None and hmac.compare_digest(token.encode(), backend.admin_key.encode())
+
+
+def is_loopback(request: Request) -> bool:
+    """Whether the client is on this machine; behind a proxy nobody can tell, so no."""
+    if request.client is None or {"x-forwarded-for", "forwarded"} & set(request.headers):
+        return False
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _policy_error(error: PolicyError) -> ApiError:
+    problems = [{"line": p.line, "field": p.field, "message": p.message} for p in error.problems]
+    return ApiError(400, str(error), code="invalid_policy", details={"problems": problems})

@@ -1,0 +1,84 @@
+"""What goes wrong, as OpenAI error objects: one sentence that names the field and the fix, and never the value sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from workers.backend import Overloaded, WorkerError
+
+INVALID_REQUEST = "invalid_request_error"
+
+
+class ApiError(Exception):
+    """An answer that is not a success: `param` is the field at fault, `code` a word for programs, `details` more."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+        self.details = dict(details or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error | self.details}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
+    """A 400 about one field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def from_exception(error: Exception) -> ApiError:
+    """The answer to whatever the backend raised; what it did not raise on purpose is not shown."""
+    match error:
+        case ApiError():
+            return error
+        case Overloaded():
+            seconds = max(error.retry_after_s, 0.001)
+            headers = {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}
+            message = f"The server is overloaded: {error.message}; try again later."
+            return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", headers=headers)
+        case WorkerError():
+            return unavailable(str(error) or "The worker failed; try again.")
+        case _:
+            return unavailable("The worker failed; try again.")
+
+
+def unavailable(message: str) -> ApiError:
+    return ApiError(503, message, type="server_error", code="service_unavailable")
+
+
+def from_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
+    """The answer to what the router refused."""
+    match status:
+        case 404:
+            return ApiError(
+                404, "There is nothing at this path; see /openapi.json for the routes.", code="unknown_path"
+            )
+        case 405:
+            message = "This path does not take this method; the allow header names those it takes."
+            return ApiError(405, message, code="method_not_allowed", headers=headers)
+        case _:
+            return ApiError(status, "The request was refused.", headers=headers)
