@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import httpx
-from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 from tenacity import Retrying as Attempts
 
 from workers.models.registry import ModelError
 
-BLOCK_BYTES = 1 << 20
 ATTEMPTS = 6
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 # The variables by which pip, requests, curl and OpenSSL are told of a certificate bundle, in the order we ask them.
@@ -38,7 +37,7 @@ def download(url: str, part: Path, size: int, on_bytes: OnBytes = lambda _: None
         return on_bytes(part.stat().st_size)
     attempts = Attempts(
         stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential_jitter(initial=first_wait_s, max=8, jitter=first_wait_s),
+        wait=wait_random_exponential(multiplier=first_wait_s, max=8),
         retry=retry_if_exception(_may_pass),
         retry_error_callback=_give_up,
     )
@@ -80,7 +79,9 @@ def _continue(client: httpx.Client, url: str, part: Path, size: int, on_bytes: O
         starts = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
         resumes = answer.status_code == 206 and starts is not None and int(starts[1]) == have
         with part.open("ab" if resumes else "wb") as file:
-            for block in answer.iter_bytes(BLOCK_BYTES):
+            for (
+                block
+            ) in answer.iter_raw():  # as it comes: a block size would lose what is gathered when the line breaks
                 file.write(block)
                 on_bytes(file.tell())
     if part.stat().st_size < size:

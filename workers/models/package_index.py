@@ -31,7 +31,7 @@ def download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def _pip(command: str, *arguments: str) -> str:
-    call = [sys.executable, "-m", "pip", command, "-q", "--disable-pip-version-check", "--retries", "2"]
+    call = [sys.executable, "-m", "pip", command, "-q", "--disable-pip-version-check", "--retries", "1"]
     call += ["--only-binary", ":all:", *arguments]
     try:
         done = subprocess.run(call, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
