@@ -13,7 +13,7 @@ from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """One sequence's part of the batch: k + 1 target rows, k draft tokens; overlap [k] is written in place."""
+    """One sequence's part of the batch: k + 1 target rows, k draft tokens and uniforms; overlap [k] is written."""
 
     target_logits: torch.Tensor
     draft_token_ids: list[int]
@@ -21,6 +21,7 @@ class _Chain:
     inverse_temperature: float
     seed: torch.Tensor
     position: torch.Tensor
+    uniforms: list[float]
     overlap: torch.Tensor
 
     def target_scores(self, j: int) -> torch.Tensor:
@@ -47,6 +48,7 @@ def verify_chain(chains: Chains) -> Verdict:
     draft_token_ids = chains.draft_token_ids.tolist()
     inverse_temperatures = (1.0 / chains.temperature).tolist()
     temperatures, coupled = chains.temperature.tolist(), chains.coupled.tolist()
+    uniforms = _acceptance_uniforms(chains).tolist()
     emitted: list[list[int]] = []
     for b, (start, end) in enumerate(itertools.pairwise(bounds)):
         chain = _Chain(
@@ -56,6 +58,7 @@ def verify_chain(chains: Chains) -> Verdict:
             inverse_temperature=inverse_temperatures[b],
             seed=chains.seeds[b],
             position=chains.positions[b],
+            uniforms=uniforms[start:end],
             overlap=overlap[start:end],
         )
         if temperatures[b] < GREEDY_BELOW:
@@ -71,6 +74,14 @@ def verify_chain(chains: Chains) -> Verdict:
         token_ids=torch.tensor(padded, dtype=torch.int64, device=device).reshape(len(emitted), width),
         overlap=overlap,
     )
+
+
+def _acceptance_uniforms(chains: Chains) -> torch.Tensor:
+    """[num_draft] f32, drawn at once: it is a hundred array operations however few the numbers."""
+    k = chains.cu_draft.diff()
+    owner = torch.arange(len(k), device=k.device).repeat_interleave(k)
+    depth = torch.arange(len(owner), device=k.device) - chains.cu_draft[owner]
+    return uniform(chains.seeds[owner], chains.positions[owner] + depth, Purpose.ACCEPT)
 
 
 def _walk_greedy(chain: _Chain) -> list[int]:
@@ -113,7 +124,7 @@ def _walk_rejection(chain: _Chain) -> list[int]:
     for j, draft in enumerate(chain.draft_token_ids):
         target_probs, draft_probs = chain.target_probs(j), chain.draft_probs(j)
         chain.overlap[j] = _overlap(target_probs, draft_probs, draft)
-        if not _accepts(target_probs, draft_probs, draft, chain, j):
+        if not _accepts(target_probs, draft_probs, draft, chain.uniforms[j]):
             residual = _residual(target_probs, draft_probs, draft)
             # By rounding alone: a rejection that was next to impossible leaves nothing above the draft's probability.
             weights = residual if bool((residual > 0).any()) else target_probs
@@ -125,10 +136,9 @@ def _walk_rejection(chain: _Chain) -> list[int]:
     return emitted
 
 
-def _accepts(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, chain: _Chain, j: int) -> bool:
+def _accepts(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, u: float) -> bool:
     """Strict, so that a token that the target gives no probability never passes."""
     draft_prob = 1.0 if draft_probs is None else float(draft_probs[draft])
-    u = float(uniform(chain.seed, chain.position + j, Purpose.ACCEPT))
     return u * draft_prob < float(target_probs[draft])
 
 
