@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from workers.attention import IMPLEMENTATION, MIN_ROWS, Rows, SlotCache, lay_out
 from workers.kv_cache import KVSlots
@@ -55,10 +55,7 @@ class ModelRunner:
 
         Raises UnsupportedModel with the reason, OSError where files are missing.
         """
-        config = AutoConfig.from_pretrained(folder).get_text_config()
-        limit = getattr(config, "max_position_embeddings", None)
-        if limit is not None and context > limit:
-            context = limit
+        context = context_limit(AutoConfig.from_pretrained(folder), context)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
         torch.nn.Module.to(model, device)
         runner = cls(model, num_slots, context, name)
@@ -109,6 +106,11 @@ class ModelRunner:
                 f"model {self.name!r} gives other logits over KV slots than by itself (relative difference "
                 f"{difference:.2g} after a rollback): its state cannot be rolled back, or its attention is special"
             )
+
+
+def context_limit(config: PretrainedConfig, wanted: int) -> int:
+    """Tokens of prompt and completion together: as `wanted`, or as many as the model was made for."""
+    return min(wanted, getattr(config.get_text_config(), "max_position_embeddings", None) or wanted)
 
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:

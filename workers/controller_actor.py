@@ -1,0 +1,182 @@
+"""The controller as one named Ray actor: wires Controller to the database and to the reports of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+import sqlalchemy as sa
+import structlog
+from ray.exceptions import RayError
+
+from controlplane.controller import Controller
+from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.policy import Policy, parse_policy
+from controlplane.settings import Settings
+from controlplane.store.engine import open_database
+from controlplane.store.journal import SqlJournal
+from controlplane.store.queries import last_plan_version, latest_plan, policy_log
+from controlplane.telemetry import Report
+from workers.backend import JournalCounts
+from workers.reporter import ControllerUnreachable
+
+log = structlog.get_logger(__name__)
+
+NAME = "kadence-controller"
+NAMESPACE = "kadence"
+ANSWER_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """What an ingress asks for once a second: the policy in force, the plan, and what was journalled."""
+
+    policy_text: str
+    policy_revision: str
+    plan: Plan
+    counts: JournalCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a controller begins with."""
+
+    policy_text: str
+    last_version: int
+    kill_switch: KillSwitch = "off"
+    why: str = "start"
+
+
+def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
+    """Begin with the policy file; a controller that died and came back goes on as the journal says it was.
+
+    An operator's kill switch, or a policy applied over HTTP, must not vanish with a process.
+    """
+    version = last_plan_version(engine)
+    plan, applied = latest_plan(engine), policy_log(engine, limit=1)
+    if not restarted or plan is None or not applied:
+        return Start(policy_text, version)
+    return Start(applied[0].text, version, cast("KillSwitch", plan.kill_switch), "restart of the controller")
+
+
+def _was_restarted() -> bool:
+    """Whether Ray started this actor anew after its process died."""
+    with warnings.catch_warnings():
+        # Ray's own property calls an accessor that Ray deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+class ControllerActor:
+    """Async, so calls take turns on one thread: the Controller needs no lock."""
+
+    def __init__(self, settings: Settings, policy_text: str) -> None:
+        self._settings = settings
+        engine = open_database(settings.database_url)
+        self._journal = SqlJournal(engine)
+        start = Start(policy_text, last_version=int(time.time()))
+        try:
+            start = read_start(engine, policy_text, _was_restarted())
+        except Exception as error:
+            # A database that is away must not stop control; versions from the clock are higher than any counted ones.
+            log.warning("the journal cannot be read; starting from the policy file", reason=str(error).splitlines()[0])
+        policy = parse_policy(start.policy_text, source=str(settings.policy))
+        self._controller = Controller(
+            policy,
+            self._journal,
+            epoch=time.time_ns(),
+            first_version=start.last_version + 1,
+            plan_ttl_s=settings.plan_ttl_s,
+        )
+        self._controller.apply_policy(policy, by="kadence", why=start.why, now=time.time())
+        if start.kill_switch != "off":
+            self._controller.set_kill_switch(start.kill_switch, by="kadence", why=start.why, now=time.time())
+        self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            self._tick()
+
+    def _tick(self) -> None:
+        try:
+            self._controller.tick(time.time())
+        except Exception:
+            # The plan then expires and workers use the fallback K: closed, not silent.
+            log.exception("controller tick failed")
+
+    async def report(self, reports: Sequence[Report]) -> Plan:
+        """Take a worker's reports; the answer is the newest plan."""
+        for report in reports:
+            self._controller.observe(report)
+        return self._controller.plan
+
+    async def state(self) -> ControllerState:
+        policy: Policy = self._controller.policy
+        return ControllerState(
+            policy.text,
+            policy.revision,
+            self._controller.plan,
+            JournalCounts(dict(self._controller.decided), self._journal.spooled, self._journal.lost),
+        )
+
+    async def apply_policy(self, text: str, by: str, why: str) -> Plan:
+        """Raises PolicyError for a policy that is not valid; the last good one stays in force."""
+        policy = parse_policy(text, source="the posted policy")
+        self._controller.apply_policy(policy, by=by, why=why, now=time.time())
+        return self._controller.tick(time.time())
+
+    async def set_kill_switch(self, mode: KillSwitch, by: str, why: str) -> Plan:
+        self._controller.set_kill_switch(mode, by=by, why=why, now=time.time())
+        return self._controller.tick(time.time())
+
+    async def close(self) -> None:
+        """Write what is spooled and stop ticking."""
+        self._ticking.cancel()
+        await asyncio.to_thread(self._journal.close)
+
+
+def start_controller(settings: Settings, policy_text: str) -> Any:
+    """Get the named actor, creating it where it is not running; Ray restarts it when its process dies."""
+    actor = ray.remote(ControllerActor).options(
+        name=NAME,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=0,
+        lifetime="detached",
+    )
+    return actor.remote(settings, policy_text)
+
+
+def find_controller() -> Any:
+    """The running actor's handle; raises ControllerUnreachable where there is none."""
+    try:
+        return ray.get_actor(NAME, namespace=NAMESPACE)
+    except (ValueError, RayError) as error:
+        raise ControllerUnreachable(str(error).splitlines()[0]) from error
+
+
+def send_reports(reports: Sequence[Report]) -> Plan:
+    """Blocking; for a Reporter. Raises ControllerUnreachable."""
+    actor = find_controller()
+    try:
+        plan: Plan = ray.get(actor.report.remote(list(reports)), timeout=ANSWER_WITHIN_S)
+    except (RayError, TimeoutError) as error:
+        raise ControllerUnreachable(str(error).splitlines()[0]) from error
+    return plan
+
+
+def stop_controller() -> None:
+    """Let it write what it has, then end it; no error where it is gone already."""
+    with contextlib.suppress(ControllerUnreachable, RayError, TimeoutError):
+        actor = find_controller()
+        ray.get(actor.close.remote(), timeout=10)
+        ray.kill(actor, no_restart=True)

@@ -1,0 +1,140 @@
+"""Kadence on Ray Serve: a Worker replica per model copy, and the Endpoint that speaks HTTP in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray import serve
+from transformers import AutoConfig, AutoTokenizer
+
+from controlplane.decision.plan import Plan
+from controlplane.policy import parse_policy
+from controlplane.settings import Settings
+from controlplane.telemetry import Report
+from workers.api import create_app
+from workers.backend import Overloaded
+from workers.build import build_engine
+from workers.controller_actor import send_reports
+from workers.engine_loop import EngineLoop
+from workers.metrics import MetricsSnapshot, WorkerTotals
+from workers.model_runner import context_limit
+from workers.models.resolve import resolve_model
+from workers.ray_backend import RayBackend
+from workers.reporter import Reporter
+from workers.sequence import Chunk, EngineRequest
+
+RETRY_AFTER_S = 1.0
+DRAIN_S = 60.0
+
+
+class Worker:
+    """One engine on its own thread; requests stream their chunks out of it."""
+
+    def __init__(self, settings: Settings, policy_text: str) -> None:
+        policy = parse_policy(policy_text, source=str(settings.policy))
+        engine, _ = build_engine(settings, policy, worker=f"worker-{uuid.uuid4().hex[:8]}")
+        self._plan_client = engine.plan_client
+        self._limit = settings.max_sequences + settings.queue_limit
+        self._totals = WorkerTotals()
+        self._snapshot: MetricsSnapshot | None = None
+        self._streams: dict[str, asyncio.Queue[Chunk]] = {}
+        self._event_loop = asyncio.get_event_loop()
+        self._reporter = Reporter(send_reports, self._plan_client.accept)
+        self._engine_loop = EngineLoop(engine, self._on_chunk, self._on_report, settings.tick_s)
+        self._engine_loop.start()
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        """The request's chunks, one a step; ends with the one that carries finish_reason. Raises Overloaded."""
+        if len(self._streams) >= self._limit:
+            raise Overloaded(RETRY_AFTER_S)
+        stream: asyncio.Queue[Chunk] = asyncio.Queue()
+        self._streams[request.request_id] = stream
+        finished = False
+        try:
+            self._engine_loop.submit(request)
+            while not finished:
+                chunk = await stream.get()
+                finished = chunk.finish_reason is not None
+                yield chunk
+        finally:
+            del self._streams[request.request_id]
+            if not finished:
+                self._engine_loop.cancel(request.request_id)
+
+    async def snapshot(self) -> MetricsSnapshot | None:
+        """Totals up to the last closed window; None before the first."""
+        return self._snapshot
+
+    async def accept_plan(self, plan: Plan) -> None:
+        self._plan_client.accept(plan)
+
+    def check_health(self) -> None:
+        """Ray Serve replaces a replica that raises here."""
+        if not self._engine_loop.is_alive:
+            raise RuntimeError("the engine's thread has ended")
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine_loop"):
+            self._engine_loop.stop()
+            self._reporter.stop()
+
+    def _on_chunk(self, chunk: Chunk) -> None:
+        self._event_loop.call_soon_threadsafe(self._deliver, chunk)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        stream = self._streams.get(chunk.request_id)
+        if stream is not None:
+            stream.put_nowait(chunk)
+
+    def _on_report(self, report: Report) -> None:
+        self._snapshot = self._totals.add(report.window)
+        self._reporter.put(report)
+
+
+class Endpoint:
+    """The FastAPI application's replica; it takes the Worker deployment so that Serve starts that one, too."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+
+def build_app(settings: Settings, policy_text: str) -> Any:
+    """The Serve application: Endpoint in front of `settings.replicas` Workers."""
+    limit = settings.max_sequences + settings.queue_limit
+    environment = {"OMP_NUM_THREADS": str(settings.worker_threads), "TOKENIZERS_PARALLELISM": "false"}
+    worker = serve.deployment(
+        name="Worker",
+        num_replicas=settings.replicas,
+        # The worker refuses overload itself, with an answer a client understands; Ray must not queue before it.
+        max_ongoing_requests=2 * limit + 16,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        health_check_period_s=5,
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": environment}},
+    )(Worker)
+
+    def build_endpoint() -> Any:
+        """Runs in the Endpoint's own process, when its replica starts."""
+        handle = serve.get_deployment_handle("Worker", "kadence")
+        folder = resolve_model(settings.model, settings.model_cache)
+        return create_app(
+            RayBackend(
+                handle,
+                settings,
+                policy_text,
+                AutoTokenizer.from_pretrained(folder),
+                context_limit(AutoConfig.from_pretrained(folder), settings.max_context),
+                admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
+            )
+        )
+
+    endpoint = serve.deployment(
+        name="Endpoint",
+        max_ongoing_requests=4 * limit * settings.replicas + 64,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        ray_actor_options={"num_cpus": 0},
+    )(serve.ingress(build_endpoint)(Endpoint))
+    return endpoint.bind(worker.bind(settings, policy_text))

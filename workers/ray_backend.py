@@ -1,0 +1,149 @@
+"""The endpoint's view of Kadence on Ray: requests go to Worker replicas, policy and plan come from the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.policy import Policy, parse_policy
+from controlplane.settings import Settings
+from workers.backend import JournalCounts, Overloaded, WorkerError
+from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
+from workers.metrics import MetricsSnapshot
+from workers.plan_client import unplanned
+from workers.reporter import ControllerUnreachable
+from workers.sequence import Chunk, EngineRequest
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S = 1.0
+SNAPSHOT_WITHIN_S = 2.0
+
+
+class RayBackend:
+    """One per Endpoint replica. Keeps the last policy and plan it saw, so that a dead controller stops nothing."""
+
+    def __init__(
+        self,
+        workers: Any,
+        settings: Settings,
+        policy_text: str,
+        tokenizer: Any,
+        max_context: int,
+        admin_key: str | None = None,
+    ) -> None:
+        self.model_id = settings.model
+        self.max_context = max_context
+        self.tokenizer = tokenizer
+        self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
+        self.admin_key = admin_key
+        self._workers = workers
+        self._stream = workers.options(stream=True).generate
+        self._responses: dict[str, Any] = {}
+        self._policy = parse_policy(policy_text, source=str(settings.policy))
+        self._plan = unplanned(self._policy)
+        self._counts = JournalCounts()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def policy(self) -> Policy:
+        self._keep_fresh()
+        return self._policy
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        response = self._stream.remote(request)
+        self._responses[request.request_id] = response
+        try:
+            async for chunk in response:
+                yield chunk
+        except Overloaded:
+            raise
+        except RayTaskError as error:
+            if isinstance(error.cause, Overloaded):
+                raise error.cause from None
+            log.error("worker call failed", request_id=request.request_id, reason=str(error.cause))
+            raise WorkerError("the worker failed while serving this request; try again") from error
+        except (BackPressureError, DeploymentUnavailableError) as error:
+            raise Overloaded(1.0) from error
+        except RayError as error:
+            log.error("worker lost", request_id=request.request_id, reason=str(error).splitlines()[0])
+            raise WorkerError("the worker went away while serving this request; try again") from error
+        finally:
+            self._responses.pop(request.request_id, None)
+            # Reached by a client that left, too: the worker then ends the sequence within a step.
+            response.cancel()
+
+    async def cancel(self, request_id: str) -> None:
+        response = self._responses.get(request_id)
+        if response is not None:
+            response.cancel()
+
+    async def snapshots(self) -> list[MetricsSnapshot]:
+        """What each replica counted up to its last window; replicas that do not answer in time are left out."""
+        self._keep_fresh()
+        with contextlib.suppress(TimeoutError, RayError, DeploymentUnavailableError):
+            answers = await self._workers.broadcast("snapshot").results_async(
+                timeout_s=SNAPSHOT_WITHIN_S, return_exceptions=True
+            )
+            return [a for a in answers if isinstance(a, MetricsSnapshot)]
+        return []
+
+    async def journal_counts(self) -> JournalCounts:
+        return self._counts
+
+    async def ready(self) -> bool:
+        return bool(await self.snapshots())
+
+    async def plan(self) -> Plan:
+        with contextlib.suppress(WorkerError):
+            await self._refresh()
+        return self._plan
+
+    async def set_kill_switch(self, mode: KillSwitch, reason: str, by: str) -> None:
+        await self._broadcast(await self._ask("set_kill_switch", mode, by, reason))
+
+    async def apply_policy(self, text: str, by: str, why: str) -> str:
+        parse_policy(text, source="the posted policy")
+        plan: Plan = await self._ask("apply_policy", text, by, why)
+        await self._broadcast(plan)
+        await self._refresh()
+        return plan.policy_revision
+
+    async def _broadcast(self, plan: Plan) -> None:
+        """Tell every worker at once; one that misses it gets the plan with its next report."""
+        self._plan = plan
+        with contextlib.suppress(TimeoutError, RayError, DeploymentUnavailableError):
+            await self._workers.broadcast("accept_plan", plan).results_async(
+                timeout_s=SNAPSHOT_WITHIN_S, return_exceptions=True
+            )
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        """Call the controller; raises WorkerError where it does not answer."""
+        try:
+            actor = await asyncio.to_thread(find_controller)
+            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_WITHIN_S)
+        except (ControllerUnreachable, RayError, TimeoutError) as error:
+            raise WorkerError("the controller does not answer; workers use the fallback K until it is back") from error
+
+    async def _refresh(self) -> None:
+        state: ControllerState = await self._ask("state")
+        if state.policy_revision != self._policy.revision:
+            self._policy = parse_policy(state.policy_text, source="the policy in force")
+        self._plan, self._counts = state.plan, state.counts
+
+    def _keep_fresh(self) -> None:
+        """Start asking the controller once a second; from the first request on, since it takes a running loop."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_forever())
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            with contextlib.suppress(WorkerError):
+                await self._refresh()
+            await asyncio.sleep(REFRESH_S)

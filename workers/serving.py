@@ -1,0 +1,177 @@
+"""`kadence serve` and `kadence up`: start what is asked for, keep it running in the foreground, stop it on Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from rich.console import Console
+
+from controlplane.finops.pricing import load_prices
+from controlplane.policy import load_policy
+from controlplane.settings import Settings
+from controlplane.store.engine import open_database
+from controlplane.store.migrate import upgrade
+from controlplane.store.price_book import save_prices
+
+SUPERVISE_S = 2.0
+OBJECT_STORE_BYTES = 128 * 1024 * 1024
+console = Console(stderr=True, highlight=False)
+
+
+class ServingError(RuntimeError):
+    """The endpoint cannot start; the message is one line and says what to do."""
+
+
+def serve(settings: Settings) -> None:
+    """The endpoint alone, until Ctrl-C or SIGTERM. Raises a one-line error for whatever would stop it."""
+    _run(settings, with_dashboard=False)
+
+
+def up(settings: Settings) -> None:
+    """Database, endpoint and dashboard, until Ctrl-C or SIGTERM."""
+    _run(settings, with_dashboard=True)
+
+
+def _run(settings: Settings, with_dashboard: bool) -> None:
+    policy_text = _check(settings, with_dashboard)
+    stop = _stop_on_signals()
+    with contextlib.ExitStack() as stack:
+        started = time.monotonic()
+        endpoint = stack.enter_context(_endpoint(settings, policy_text))
+        dashboard = stack.enter_context(_Dashboard(settings)) if with_dashboard else None
+        took = time.monotonic() - started
+        console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model}, drafter {settings.drafter})")
+        if dashboard is not None:
+            console.print(f"[bold]dashboard[/]  {settings.dashboard_url}")
+        console.print(f"ready in {took:.0f} s; try: kadence load --url {settings.url}   (Ctrl-C stops everything)")
+        while not stop.wait(SUPERVISE_S):
+            endpoint()
+            if dashboard is not None:
+                dashboard.supervise()
+        console.print("stopping ...")
+
+
+def _check(settings: Settings, with_dashboard: bool) -> str:
+    """Everything that can be wrong, before anything is started; returns the policy's text."""
+    from dashboard.launch import check_can_start
+    from workers.build import choose_device
+    from workers.models.command import progress_bars
+    from workers.models.resolve import resolve_model
+
+    policy = load_policy(settings.policy)
+    for warning in policy.warnings:
+        console.print(f"[yellow]policy[/]     {warning}")
+    check_port(settings.host, settings.port)
+    if with_dashboard:
+        check_can_start(settings)
+    choose_device(settings.device)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.database_url)
+    save_prices(open_database(settings.database_url), load_prices(settings.prices))
+    with progress_bars() as on_progress:
+        for name in (settings.model, settings.drafter.partition(":")[2]):
+            if name:
+                resolve_model(name, settings.model_cache, on_progress=on_progress)
+    return policy.text
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises ServingError when `port` is taken."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # As the server itself binds: a port in TIME_WAIT is free, one that is listened on is not.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServingError(
+                f"port {port} on {host}: {(error.strerror or str(error)).lower()}; stop the other program or choose "
+                "another port with --port"
+            ) from error
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            # The second Ctrl-C: the user does not want to wait for the drain.
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return stop
+
+
+@contextlib.contextmanager
+def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], object]]:
+    """Ray, the controller, and the Serve application; yields a function that revives a controller that is gone."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+    import ray
+    from ray import serve
+    from ray.serve.config import HTTPOptions
+
+    from workers.controller_actor import start_controller, stop_controller
+    from workers.deployment import build_app
+
+    ray.init(
+        num_cpus=max(2, settings.replicas),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=bool(os.environ.get("KADENCE_DEBUG")),
+        logging_level=logging.WARNING,
+        namespace="kadence",
+    )
+    try:
+        start_controller(settings, policy_text)
+        http = HTTPOptions(host=settings.host, port=settings.port)
+        serve.start(http_options=http, logging_config={"log_level": "WARNING"})
+        serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
+        yield lambda: start_controller(settings, policy_text)
+    finally:
+        with contextlib.suppress(Exception):
+            serve.shutdown()
+        stop_controller()
+        ray.shutdown()
+
+
+class _Dashboard:
+    """The dashboard's process; started again when it dies, because nothing depends on it and nobody should miss it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log = settings.home / "dashboard.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Dashboard:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def supervise(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            with contextlib.suppress(RuntimeError):
+                self._start()
+
+    def _start(self) -> None:
+        from dashboard.launch import run_dashboard
+
+        with open(self._log, "ab") as log:
+            self._process = run_dashboard(self._settings, stdout=log.fileno(), stderr=log.fileno())
