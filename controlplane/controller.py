@@ -139,10 +139,9 @@ class Controller:
         except Exception:
             self._journal_failed()
         new_k = {cohort.name: k_by_load(cohort, self._states[cohort.name]) for cohort in policy.cohorts}
+        said = f"policy applied by {by}: {why}"
         decisions = [
-            self._outside(
-                name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, f"policy by {by}: {why}", now
-            )
+            self._outside(name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, said, now)
             for name, old_by_load in old_plan.k.items()
             if name in new_k
             for bucket, old_k in enumerate(old_by_load)

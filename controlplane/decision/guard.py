@@ -107,7 +107,7 @@ def rule(
     if cell.k > 0 and new.is_empty:
         return Ruling(cell, estimate, Reason.SILENT)
     wish = tuner(estimate, cohort.speculation, cell.k)
-    if wish.k == cell.k or (cell.k == 0 and wish.is_unexplored):
+    if wish.k == cell.k or (cell.k == 0 and wish.is_unexplored and wish.k == _above(cohort, 0)):
         return _rest_or_probe(cohort, estimate, cell, wish, now)
     if now - cell.changed_at < cohort.guard.hold_s and drift_at <= cell.changed_at:
         return Ruling(cell, estimate, Reason.HOLDING, wish)
@@ -131,6 +131,11 @@ def probe_limit_s(cohort: CohortPolicy) -> float:
 def probe_samples(cohort: CohortPolicy) -> float:
     """Drafts that must be examined beyond the resting rung before a probe is judged."""
     return max(float(cohort.guard.min_samples), ENOUGH)
+
+
+def _above(cohort: CohortPolicy, k: int) -> int | None:
+    """The next rung above `k`, None at the top."""
+    return next((rung for rung in cohort.speculation.ladder if rung > k), None)
 
 
 def _fixed(cohort: CohortPolicy, tuner: Tuner, estimate: Estimate, cell: Cell, now: float) -> Ruling:
@@ -160,20 +165,21 @@ def _judge_probe(
 
 def _rest_or_probe(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, now: float) -> Ruling:
     """The tuner agrees with the present rung; try the one above it again if that was given up long enough ago."""
-    above = [rung for rung in cohort.speculation.ladder if rung > cell.k]
-    is_off = cell.k == 0 and bool(above)
+    above = _above(cohort, cell.k)
+    is_off = cell.k == 0 and above is not None
     resting = Reason.OFF if is_off else Reason.STEADY
-    if not above or not (is_off or wish.is_blocked):
+    if above is None or not (is_off or wish.is_blocked):
         return Ruling(cell, estimate, resting, wish)
     if now - cell.waits_from < cell.wait_s(cohort):
         return Ruling(cell, estimate, resting, wish)
-    earlier = cell.probe.evidence if cell.probe is not None and cell.probe.k == above[0] else Tally()
-    return Ruling(replace(cell, probe=Probe(above[0], now, evidence=earlier)), estimate, Reason.PROBE_STARTED, wish)
+    earlier = cell.probe.evidence if cell.probe is not None and cell.probe.k == above else Tally()
+    return Ruling(replace(cell, probe=Probe(above, now, evidence=earlier)), estimate, Reason.PROBE_STARTED, wish)
 
 
 def _move(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, now: float) -> Ruling:
-    if wish.k > cell.k:
-        k = next(rung for rung in cohort.speculation.ladder if rung > cell.k)
+    above = _above(cohort, cell.k)
+    if wish.k > cell.k and above is not None:
+        k = above
         reason = Reason.EXPLORED if wish.is_unexplored and k == wish.k else Reason.RAISED
     else:
         k, reason = wish.k, Reason.LOWERED

@@ -49,16 +49,29 @@ def _why(cohort: CohortPolicy, before: Cell, ruling: Ruling, now: float) -> str:
             samples = f"{seen} of {probe_samples(cohort):.0f} samples"
             return f"probing, {samples}" if ruling.reason is Reason.PROBING else f"the probe ended with {samples}"
         case Reason.PROBE_PASSED:
-            return f"the probe passed: {evidence}"
+            return f"the probe passed: {_probed(cohort, before, ruling)}"
         case Reason.PROBE_FAILED:
-            return f"the probe failed: {evidence}; next in {cell.wait_s(cohort):g} s"
+            return f"the probe failed: {_probed(cohort, before, ruling)}; next in {cell.wait_s(cohort):g} s"
         case _:
             return evidence
+
+
+def _probed(cohort: CohortPolicy, before: Cell, ruling: Ruling) -> str:
+    """What the probe saw of the positions beyond the resting rung, taken together."""
+    if before.probe is None:
+        return "nothing"
+    first, end = before.k + 1, before.probe.k
+    seen = ruling.estimate.over(before.k, end)
+    place = f"position {end}" if first == end else f"positions {first}-{end}"
+    floor = 100 * cohort.speculation.acceptance_floor
+    return f"{place} accepted {100 * seen.mean:.0f} % (floor {floor:g} %), {seen.examined:.0f} samples"
 
 
 def _evidence(wish: Wish, cohort: CohortPolicy) -> str:
     if wish.position is None or wish.accepted is None:
         return "nothing was measured yet"
+    if wish.examined < 1.0:
+        return f"position {wish.position + 1} was not examined yet"
     floor = 100 * cohort.speculation.acceptance_floor
     return (
         f"position {wish.position + 1} accepted {100 * wish.accepted:.0f} % (floor {floor:g} %), "
