@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -51,7 +51,7 @@ class MixCohort(BaseModel):
     max_tokens: int = Field(128, ge=1, le=1_000_000)
     temperature: float = Field(0.7, ge=0, le=2)
     endpoint: Endpoint = "chat"
-    prompts: tuple[str, ...] = Field(min_length=1)
+    prompts: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
 
 
 class Mix(BaseModel):
@@ -183,7 +183,14 @@ def _validated(kind: type[BaseModel], values: Any, source: str) -> Any:
         return kind.model_validate(values)
     except ValidationError as error:
         lines = []
-        for problem in error.errors():
+        problems = error.errors()
+        for problem in problems:
+            # A list also counts as too short when its only item is wrong: the item's own problem says enough.
+            depth = len(problem["loc"])
+            if problem["type"] == "too_short" and any(
+                len(p["loc"]) > depth and p["loc"][:depth] == problem["loc"] for p in problems
+            ):
+                continue
             where = ".".join(str(part) for part in problem["loc"])
             message = "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"]
             lines.append(f"{source}: {where}: {message[0].lower()}{message[1:]}")
