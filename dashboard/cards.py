@@ -21,7 +21,7 @@ def show_key_figures(view: View) -> None:
     whole = view.cohort is None
     with st.grid(6, min_column_width=CARD_WIDTH):
         st.metric(
-            "Cost per million tokens",
+            "Cost per 1M tokens",
             fmt.cost_per_million(row, currency),
             help="Emitted tokens. " + ("Idle time is in it." if whole else "Idle time is not in it."),
             border=True,
@@ -89,8 +89,9 @@ def show_plan_figures(view: View) -> None:
         st.metric("Plan age", fmt.duration(now - plan.issued_at), border=True, height="stretch")
         st.metric(
             "Expiry",
-            f"in {fmt.duration(left)}" if left > 0 else f"expired {fmt.duration(-left)} ago",
-            help="After it workers use the policy's fallback K until a new plan comes.",
+            f"in {fmt.duration(left)}" if left > 0 else "expired",
+            help=f"{fmt.moment(plan.expires_at, view.zone)}. "
+            "After that workers use the policy's fallback K until a new plan comes.",
             border=True,
             height="stretch",
         )
@@ -174,11 +175,16 @@ def show_bill(view: View) -> None:
     rows = [*(r for r in report.rows if view.cohort in (None, r.key)), report.idle, report.total]
     with st.container(border=True):
         st.subheader("Bill by cohort", anchor=False)
-        st.caption("Cohorts and idle add up to the total; `kadence cost report --by cohort` prints the same rows.")
+        st.caption(
+            f"Cohorts and idle add up to the total. The same rows in a terminal: `kadence cost report --since {view.since}`"
+        )
         st.dataframe(
             pd.DataFrame([_bill_line(r, report.currency) for r in rows]),
             hide_index=True,
-            column_config={name: st.column_config.TextColumn(alignment="right") for name in BILL_COLUMNS[1:]},
+            column_config={
+                "Cohort": st.column_config.TextColumn(width="medium"),
+                **{name: st.column_config.TextColumn(alignment="right") for name in BILL_COLUMNS[1:]},
+            },
             alt="Cost, energy and tokens by cohort, then idle, then the total",
         )
 
@@ -224,6 +230,7 @@ def show_counts(view: View) -> None:
                 "Accepted": st.column_config.NumberColumn(format="percent"),
                 "Mean K": st.column_config.NumberColumn(format="%.2f"),
                 "Planned K": st.column_config.NumberColumn(format="%.2f"),
+                **{name: st.column_config.NumberColumn(format="localized") for name in figures.COUNT_COLUMNS[6:]},
             },
             alt="Speed, acceptance length, draft and step counts by cohort",
         )
@@ -238,13 +245,14 @@ def show_plan(view: View) -> None:
     with st.container(border=True):
         st.subheader("Plan in force", anchor=False)
         st.caption("K by cohort and running sequences on a worker. The fallback holds once the plan has expired.")
+        if plan.kill_switch != "off":
+            st.caption(f":material/block: The kill switch is on {plan.kill_switch}: it comes before these.")
         st.dataframe(frame, hide_index=True, alt="Planned K by cohort and load")
 
 
 def show_decisions(view: View) -> None:
     """The log, newest first, with its own filters."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        held = st.toggle("Show holds too", key="holds", bind="query-params")
+    held = st.toggle("Show decisions that kept K", key="holds", bind="query-params")
     shot = view.snapshot
     rows = [d for d in (shot.decisions if held else shot.changes) if view.cohort in (None, d.cohort)]
     reasons = sorted({str(d.reason) for d in rows})
@@ -256,11 +264,13 @@ def show_decisions(view: View) -> None:
     st.dataframe(
         figures.decision_table(rows, view.zone),
         hide_index=True,
-        height="content" if len(rows) <= 20 else 720,
+        height="content" if len(rows) <= 15 else 820,
         column_config={
-            "Why": st.column_config.TextColumn(width="large"),
-            "Time": st.column_config.TextColumn(width="medium"),
+            "Time": st.column_config.TextColumn(width=150),
+            "K": st.column_config.TextColumn(width=60),
+            "Why": st.column_config.TextColumn(width=430),
         },
+        row_height=52,
         alt=f"{len(rows)} decisions with their reasons, newest first",
     )
     st.caption(f"{len(rows)} decisions, newest first.")

@@ -104,12 +104,12 @@ def k_chart(
     """
     frame = series_frame([p for p in points if p.cohort in shown], bucket_s)
     marks = decision_frame(decisions, shown)
-    color = _color(cohorts)
+    x, color = _x(frame), _color(cohorts)
     lines = (
         alt.Chart(frame)
         .mark_line(interpolate="step-after", strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=_x(),
+            x=x,
             y=alt.Y("planned_k:Q", title="K", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
             color=color,
             tooltip=[
@@ -124,7 +124,7 @@ def k_chart(
         alt.Chart(marks)
         .mark_point(shape="diamond", size=110, filled=True, opacity=1, stroke="white", strokeWidth=1)
         .encode(
-            x=_x(),
+            x=x,
             y=alt.Y("k:Q", title="K"),
             color=color,
             tooltip=[
@@ -156,7 +156,7 @@ def series_chart(
         alt.Chart(frame)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=_x(),
+            x=_x(frame),
             y=alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(domainMin=floor)),
             color=_color(cohorts),
             tooltip=[_at(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
@@ -182,7 +182,11 @@ def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[
         alt.Chart(frame)
         .mark_bar(cornerRadiusEnd=3)
         .encode(
-            x=alt.X("unit_cost:Q", title=f"{report.currency} per million tokens", scale=alt.Scale(zero=True)),
+            x=alt.X(
+                "unit_cost:Q",
+                title=f"{report.currency} per million tokens",
+                scale=alt.Scale(domainMin=0, domainMax=1.06 * float(frame["unit_cost"].max() or 1) if rows else 1),
+            ),
             y=alt.Y("cohort:N", title=None, sort="-x", axis=alt.Axis(labelLimit=140)),
             color=_color(cohorts, legend=False),
             tooltip=["cohort:N", alt.Tooltip("text:N", title="per million tokens")],
@@ -197,17 +201,32 @@ def _times(unix_s: pd.Series) -> pd.Series:
     return pd.to_datetime(unix_s.astype("float64"), unit="s", utc=True).dt.as_unit("ms")
 
 
-def _x() -> alt.X:
-    return alt.X("at:T", title=None, axis=alt.Axis(labelOverlap=True, tickCount=6))
+def time_format(span_s: float) -> str:
+    """How an axis of that many seconds tells the time, without saying more than its ticks can differ in."""
+    if span_s < 600:
+        return "%H:%M:%S"
+    return "%H:%M" if span_s < 2 * 86_400 else "%d %b" if span_s < 365 * 86_400 else "%b %Y"
+
+
+def _x(frame: pd.DataFrame) -> alt.X:
+    span = (frame["at"].max() - frame["at"].min()).total_seconds() if len(frame) else 0.0
+    return alt.X("at:T", title=None, axis=alt.Axis(format=time_format(span), labelOverlap=True, tickCount=6))
 
 
 def _at() -> alt.Tooltip:
     return alt.Tooltip("at:T", title="time", format="%Y-%m-%d %H:%M:%S")
 
 
+def _legend_columns(cohorts: Sequence[str]) -> int:
+    """As many names side by side as a phone has room for: about 300 px, at 8 px a character and 30 px a symbol."""
+    return min(max(300 // (30 + 8 * max((len(c) for c in cohorts), default=1)), 1), 4)
+
+
 def _color(cohorts: Sequence[str], *, legend: bool = True) -> alt.Color:
     return alt.Color(
         "cohort:N",
         scale=alt.Scale(domain=list(cohorts)),
-        legend=alt.Legend(title=None, orient="top", columns=3, labelLimit=180) if legend else None,
+        legend=alt.Legend(title=None, orient="top", columns=_legend_columns(cohorts), labelLimit=240)
+        if legend
+        else None,
     )

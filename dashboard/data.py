@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.store import queries
 from controlplane.store.engine import one_line, open_database
+from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import CohortPoint, CostReport, DecisionRow, PlanRow, TimeRange
 from dashboard import format as fmt
 from dashboard.charts import bucket_seconds
@@ -31,7 +32,7 @@ DECISION_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the figures come from: a database URL and a price sheet file."""
+    """Where the figures come from: a database URL, and a price sheet file that need not exist."""
 
     database_url: str
     prices: Path
@@ -127,7 +128,7 @@ def _snapshot(source: Source, span_s: float | None, now: float) -> Snapshot | Tr
     if bounds is None:
         return Trouble("No traffic yet.", _LOAD, waiting=True)
     span = TimeRange(bounds.start, max(bounds.end, now)) if span_s is None else TimeRange(now - span_s, now)
-    sheet, notes = _sheet(source.prices)
+    sheet, notes = _sheet(source.prices, engine)
     report = queries.cost_report(engine, span, "cohort", sheet)
     bucket_s = bucket_seconds(span.end - span.start)
     return Snapshot(
@@ -144,9 +145,10 @@ def _snapshot(source: Source, span_s: float | None, now: float) -> Snapshot | Tr
     )
 
 
-def _sheet(path: Path) -> tuple[PriceSheet, tuple[str, ...]]:
+def _sheet(path: Path, engine: Any) -> tuple[PriceSheet, tuple[str, ...]]:
+    """As `kadence cost report` does: the configured file if it is there, else the price book in the database."""
     try:
-        return load_prices(path), ()
+        return (load_prices(path) if path.exists() else stored_prices(engine)), ()
     except PriceError as error:
         return PriceSheet(), (f"Costs are unpriced: {error.problems[0]}.",)
 

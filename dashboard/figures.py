@@ -102,15 +102,14 @@ def decision_table(decisions: Sequence[DecisionRow], zone: tzinfo) -> pd.DataFra
             (
                 fmt.moment(d.at, zone),
                 d.cohort,
-                load_label(d.load_bucket),
-                d.old_k,
-                d.new_k,
-                str(d.reason),
+                f"{d.old_k} → {d.new_k}",
                 d.sentence,
+                str(d.reason),
+                load_label(d.load_bucket),
                 d.samples,
                 d.plan_version,
             )
             for d in decisions
         ],
-        columns=["Time", "Cohort", "Running", "Old K", "New K", "Reason", "Why", "Samples", "Plan"],
+        columns=["Time", "Cohort", "K", "Why", "Reason", "Running", "Samples", "Plan"],
     )

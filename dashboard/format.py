@@ -110,6 +110,11 @@ def moment(unix_s: float, where: tzinfo) -> str:
     return datetime.fromtimestamp(unix_s, where).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def iso(unix_s: float) -> str:
+    """UTC, to the second, as commands take a time."""
+    return datetime.fromtimestamp(unix_s, ZoneInfo("UTC")).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def without_password(database_url: str) -> str:
     """A database URL that may be shown: its password is replaced by three stars."""
     parts = urlsplit(database_url)

@@ -19,22 +19,29 @@ from dashboard.charts import busiest
 from dashboard.data import Snapshot, Source, Trouble, read
 
 REFRESH_S = 5
-RANGES: dict[str, tuple[str, float | None]] = {
-    "15m": ("15 min", 900),
-    "1h": ("1 h", 3600),
-    "24h": ("24 h", 86_400),
-    "7d": ("7 d", 604_800),
-    "30d": ("30 d", 2_592_000),
-    "all": ("All", None),
+RANGES: dict[str, float | None] = {
+    "15m": 900,
+    "1h": 3600,
+    "24h": 86_400,
+    "7d": 604_800,
+    "30d": 2_592_000,
+    "all": None,
 }
+"""Seconds before now, by the name that the buttons and the URL have for it and `kadence cost report --since` takes."""
+
 DEFAULT_RANGE = "1h"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One reading and how to look at it. cohort: the one chosen, None = all. colours: cohorts that have a colour."""
+    """One reading and how to look at it.
+
+    since: the range as `kadence cost report --since` takes it. cohort: the one chosen, None = all. colours: cohorts
+    that have a colour.
+    """
 
     snapshot: Snapshot
+    since: str
     cohort: str | None
     zone: tzinfo
     colours: Sequence[str]
@@ -59,7 +66,7 @@ def _frame(body: Callable[[View], None]) -> None:
     filters = st.container(horizontal=True, vertical_alignment="center")
     with filters:
         span = _ask_range()
-    reading = read(source, RANGES[span][1], time.time())
+    reading = read(source, RANGES[span], time.time())
     if isinstance(reading, Trouble):
         return _show_trouble(reading)
     names = sorted({row.key for row in reading.report.rows} | set(reading.plan.k if reading.plan else ()))
@@ -84,7 +91,8 @@ def _frame(body: Callable[[View], None]) -> None:
                 waiting=True,
             )
         )
-    body(View(reading, cohort, where, colours))
+    since = span if RANGES[span] else fmt.iso(reading.range.start)
+    body(View(reading, since, cohort, where, colours))
 
 
 def _source() -> Source | Trouble:
@@ -101,7 +109,6 @@ def _ask_range() -> str:
         list(RANGES),
         default=DEFAULT_RANGE,
         required=True,
-        format_func=lambda key: RANGES[key][0],
         key="range",
         bind="query-params",
         label_visibility="collapsed",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAGES = ("overview", "speculation", "decisions")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-READY = "[data-testid=stMetric], [data-testid=stAlert]"
+READY = "[data-test-script-state=notRunning] :is([data-testid=stCaptionContainer], [data-testid=stAlert])"
 
 
 def find_chromium() -> str | None:
@@ -68,10 +68,11 @@ def save(page: Page, path: Path) -> Path:
     """The whole page as a PNG, however far it scrolls."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Streamlit scrolls an inner element: the window must be as tall as its content for a full picture.
-    height = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight")
     width = (page.viewport_size or {"width": SIZES["desktop"][0]})["width"]
-    page.set_viewport_size({"width": width, "height": max(int(height), 400)})
-    page.wait_for_timeout(500)
+    for _ in range(2):  # what comes into view may grow
+        height = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight")
+        page.set_viewport_size({"width": width, "height": max(int(height), 400)})
+        page.wait_for_timeout(400)
     page.screenshot(path=path)
     return path
 

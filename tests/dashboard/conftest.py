@@ -153,11 +153,11 @@ class Ledger:
             session.commit()
         engine.dispose()
 
-    def fill(self, *, first: str = "json", second: str = "fiction", measured: bool = True) -> float:
-        """The hand-made ledger, ended just now; returns when."""
+    def fill(self, *, first: str = "json", second: str = "fiction", measured: bool = True, sequence: int = 0) -> float:
+        """The hand-made ledger, ended just now; returns when. sequence: of the first window."""
         now = time.time()
         found: list[Base] = []
-        for i, at in enumerate((now - 60, now - 30)):
+        for i, at in enumerate((now - 60, now - 30), sequence):
             found += [
                 window(at, i, measured=measured),
                 cohort(
@@ -179,7 +179,7 @@ class Ledger:
         self.add(
             [
                 PlanEntry(
-                    version=7,
+                    version=7 + sequence,
                     epoch=1,
                     issued_at=now - 45,
                     expires_at=now + 3600,

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from controlplane.finops.pricing import load_prices
 from controlplane.store.engine import open_database
+from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
 from dashboard import format as fmt
 from dashboard.launch import APP
@@ -39,6 +40,10 @@ def said(app: AppTest) -> str:
     return "\n".join(box.value for kind in (app.error, app.info, app.warning) for box in kind).replace("\\", "")
 
 
+def captions(app: AppTest) -> str:
+    return "\n".join(c.value for c in app.caption).replace("\\", "")
+
+
 def bill(app: AppTest) -> dict[str, dict[str, str]]:
     table = next(d.value for d in app.dataframe if "Per million tokens" in d.value.columns)
     return {row["Cohort"]: dict(row) for _, row in table.iterrows()}
@@ -47,7 +52,7 @@ def bill(app: AppTest) -> dict[str, dict[str, str]]:
 @pytest.mark.usefixtures("filled")
 def test_the_key_figures_are_those_worked_out_by_hand():
     assert figures(open_page()) == {
-        "Cost per million tokens": "$4.000",
+        "Cost per 1M tokens": "$4.000",
         "Tokens per second": "250.0",
         "Acceptance length": "3.21",
         "Energy per token": "0.04000 J",
@@ -59,7 +64,7 @@ def test_the_key_figures_are_those_worked_out_by_hand():
 @pytest.mark.usefixtures("filled")
 def test_a_cohort_in_the_url_narrows_the_key_figures_to_it():
     assert figures(open_page(cohort="json")) == {
-        "Cost per million tokens": "$3.000",
+        "Cost per 1M tokens": "$3.000",
         "Tokens per second": "200.0",
         "Acceptance length": "4.00",
         "Energy per token": "0.03000 J",
@@ -94,16 +99,37 @@ def test_without_a_price_costs_are_unpriced_and_never_zero(ledger):
     ledger.price("version: 1\nprices: []\n")
     ledger.fill()
     app = open_page()
-    assert figures(app)["Cost per million tokens"] == "unpriced"
+    assert figures(app)["Cost per 1M tokens"] == "unpriced"
     assert {r["Cost"] for r in bill(app).values()} == {"unpriced"}
 
 
-def test_a_missing_price_sheet_says_so_beside_the_figures(ledger):
+def test_what_is_missing_from_the_price_sheet_is_said_beside_the_figures(ledger):
     ledger.migrate()
     ledger.fill()
     app = open_page()
     assert figures(app)["Emitted tokens"] == "5,000"
-    assert any("cannot read the price sheet" in c.value.replace("\\", "") for c in app.caption)
+    assert "test-machine has no on_demand price" in captions(app)
+
+
+def test_a_price_sheet_that_cannot_be_used_leaves_the_other_figures(ledger):
+    ledger.migrate()
+    ledger.price("version: 1\nprices: [{sku: test-machine}]\n")
+    ledger.fill()
+    app = open_page()
+    assert figures(app)["Cost per 1M tokens"] == "unpriced"
+    assert figures(app)["Emitted tokens"] == "5,000"
+    assert "prices[0].basis: missing" in captions(app)
+
+
+def test_without_a_price_file_the_prices_in_the_database_count(ledger):
+    ledger.migrate()
+    ledger.price()
+    engine = open_database(ledger.url)
+    save_prices(engine, load_prices(ledger.prices))
+    engine.dispose()
+    ledger.prices.unlink()
+    ledger.fill()
+    assert figures(open_page())["Cost per 1M tokens"] == "$4.000"
 
 
 def test_energy_that_was_not_measured_is_not_zero(ledger):
@@ -163,7 +189,7 @@ def test_times_are_told_in_the_readers_zone():
     app = AppTest.from_file(str(APP), default_timeout=20)
     app.context = {"timezone": "Asia/Kolkata"}
     app.run()
-    assert any("Asia/Kolkata" in c.value.replace("\\", "") for c in app.caption)
+    assert "Asia/Kolkata" in captions(app)
 
 
 @pytest.mark.usefixtures("filled")
