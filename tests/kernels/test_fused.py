@@ -158,5 +158,16 @@ def test_the_cases_reach_every_kind_of_ending(verdicts: dict[str, Verdict]) -> N
     }
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or ROCm device")
+@pytest.mark.parametrize("name", CASES)
+def test_fused_takes_the_same_tokens_on_an_accelerator(name: str, verdicts: dict[str, Verdict]) -> None:
+    case = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in build(name).items()}
+    verdict = verify_chain(**case, backend="fused")
+    assert verdict.num_accepted.tolist() == verdicts[name].num_accepted.tolist()
+    assert verdict.token_ids.tolist() == verdicts[name].token_ids.tolist()
+    torch.testing.assert_close(verdict.overlap.cpu(), verdicts[name].overlap, rtol=0.0, atol=1e-5, equal_nan=True)
+
+
 if __name__ == "__main__":
     run_interpreted(sys.argv[1])
