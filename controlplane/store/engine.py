@@ -44,11 +44,13 @@ def open_database(url: str | URL, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> 
     """An engine on the ledger. Nothing is connected or created yet.
 
     SQLite: WAL (readers never wait for the writer), foreign keys enforced, transactions begun explicitly, so that
-    changes of the schema are inside them too. Raises StoreError for a URL that cannot be used or a missing driver.
+    changes of the schema are inside them too; `?timeout=SECONDS` in the URL goes before busy_timeout_ms. Raises
+    StoreError for a URL that cannot be used or a missing driver.
     """
     parsed = database_url(url)
     if parsed.get_backend_name() == "sqlite":
-        engine = sa.create_engine(parsed, connect_args={"timeout": busy_timeout_ms / 1000, "check_same_thread": False})
+        wait = {} if "timeout" in parsed.query else {"timeout": busy_timeout_ms / 1000}
+        engine = sa.create_engine(parsed, connect_args={**wait, "check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -61,11 +63,14 @@ def open_database(url: str | URL, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own BEGIN comes too late for DDL and for a lock taken at once: we say it ourselves.
     connection.isolation_level = None
+    wait_ms = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    connection.execute("PRAGMA busy_timeout = 0")
     try:
         if connection.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
             connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError:
         pass  # locked or read-only: the mode stays what it is, and the next connection tries again
+    connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
 
