@@ -61,9 +61,14 @@ def from_exception(error: Exception) -> ApiError:
             message = f"The server is overloaded: {error.message}; try again later."
             return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", headers=headers)
         case WorkerError():
-            return unavailable(str(error) or "The worker failed; try again.")
+            return unavailable(_sentence(str(error) or "the worker failed; try again"))
         case _:
             return unavailable("The worker failed; try again.")
+
+
+def _sentence(text: str) -> str:
+    """Python's way of writing an error to that of this API."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def unavailable(message: str) -> ApiError:

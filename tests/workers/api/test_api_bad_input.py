@@ -225,7 +225,7 @@ def test_overload_is_a_429_with_a_time_to_retry(chat: Ask, backend: Any) -> None
         assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
 
 
-@pytest.mark.parametrize("refusal", [WorkerError("The worker is restarting."), RuntimeError("SECRET trace")])
+@pytest.mark.parametrize("refusal", [WorkerError("the worker is restarting"), RuntimeError("SECRET trace")])
 def test_a_worker_that_fails_at_once_is_a_503_even_for_a_stream(chat: Ask, backend: Any, refusal: Exception) -> None:
     backend.refusal = refusal
     for stream in (False, True):

@@ -114,7 +114,8 @@ def test_however_a_server_tells_it_the_request_is_cancelled(backend: Any, leaves
     scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": "POST",
         "path": "/v1/completions", "raw_path": b"/v1/completions", "query_string": b"", "root_path": "",
-        "scheme": "http", "headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+        "scheme": "http", "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
     }  # fmt: skip
 
     async def serve() -> None:
