@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controlplane.decision.drift import KEPT, Drift
+from controlplane.decision.drift import KEPT, Drift, spread
 from controlplane.decision.estimate import Estimate, Tally, tally
 from controlplane.decision.guard import Cell, Reason, Ruling, count_probe, rule
 from controlplane.decision.sentence import explain
@@ -60,8 +60,9 @@ def observe(state: CohortState, window: CohortWindow, now: float) -> CohortState
     """The beliefs after a tick's merged window; nothing is decided."""
     new = tally(window.counts)
     drift, is_alarm = state.drift.watch(state.estimate, new)
-    estimate = state.estimate.keep(KEPT) if is_alarm else state.estimate
-    return replace(state, estimate=estimate.absorb(new), drift=drift, drift_at=now if is_alarm else state.drift_at)
+    estimate = replace(state.estimate, spread=spread(state.estimate, new))
+    estimate = (estimate.keep(KEPT) if is_alarm else estimate).absorb(new)
+    return replace(state, estimate=estimate, drift=drift, drift_at=now if is_alarm else state.drift_at)
 
 
 def decide(
@@ -134,15 +135,8 @@ def _follow(cohort: CohortPolicy, cells: tuple[Cell | None, ...], bucket: int, n
     """State of a bucket seen for the first time (in a while): its neighbour's without the probe, else a fresh start."""
     nearest = _nearest(cells, bucket)
     if nearest is None:
-        return Cell(
-            cohort.speculation.start, changed_at=float("-inf"), waits_from=_first_wait(cohort, now), decided_at=now
-        )
+        return Cell(cohort.speculation.start, changed_at=float("-inf"), waits_from=now, decided_at=now)
     return replace(nearest, probe=None)
-
-
-def _first_wait(cohort: CohortPolicy, now: float) -> float:
-    """A cohort that starts at 0 was never seen: its first probe comes after the hold time already."""
-    return now - max(0.0, cohort.guard.probe_every_s - cohort.guard.hold_s) if cohort.speculation.start == 0 else now
 
 
 def _decision(

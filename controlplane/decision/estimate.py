@@ -12,15 +12,18 @@ Positions are 0-based here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import NamedTuple
 
 from controlplane.policy import MAX_K
 from controlplane.telemetry import StepCount
 
-HALF_LIFE = 200.0
-"""Examined drafts after which evidence at a position counts half; the sum is bounded by about 289."""
+HALF_LIFE = 300.0
+"""Examined drafts after which evidence at a position counts half; the sum is bounded by about 433."""
+
+SPREAD_LEAST, SPREAD_MOST = 1.0, 16.0
+"""Bounds of the spread: 1 where every step is its own draw, more where requests differ and steps of one are alike."""
 
 ENOUGH = 20.0
 """Discounted examined drafts with which a position speaks for itself (standard deviation about 0.1)."""
@@ -76,10 +79,14 @@ def tally(counts: Iterable[StepCount]) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Discounted counts by position. A value: `absorb`, `renew` and `keep` return new ones."""
+    """Discounted counts by position. A value: `absorb`, `renew` and `keep` return new ones.
+
+    spread: variance of a tick's acceptance beside that of independent steps; n steps say as much as n / spread.
+    """
 
     examined: tuple[float, ...] = (0.0,) * MAX_K
     accepted: tuple[float, ...] = (0.0,) * MAX_K
+    spread: float = 2.0
 
     @property
     def samples(self) -> float:
@@ -99,7 +106,8 @@ class Estimate:
         """Hazard of positions [first, end) taken together."""
         examined, accepted = sum(self.examined[first:end]), sum(self.accepted[first:end])
         mean = (accepted + POOLED_WEIGHT * self.pooled) / (examined + POOLED_WEIGHT)
-        return Hazard(mean, sqrt(mean * (1.0 - mean) / (examined + POOLED_WEIGHT + 1.0)), examined)
+        worth = (examined + POOLED_WEIGHT) / self.spread + 1.0
+        return Hazard(mean, sqrt(mean * (1.0 - mean) / worth), examined)
 
     def accept_at(self) -> tuple[float, ...]:
         """Conditional acceptance of the positions that were ever examined, from the first on."""
@@ -118,15 +126,21 @@ class Estimate:
                 weight = (1.0 - fade) / (1.0 - _FADE) / n
                 examined[j] = examined[j] * fade + n * weight
                 accepted[j] = accepted[j] * fade + new.accepted[j] * weight
-        return Estimate(tuple(examined), tuple(accepted))
+        return replace(self, examined=tuple(examined), accepted=tuple(accepted))
 
     def renew(self, first: int, fresh: Tally) -> Estimate:
         """With all that was believed of positions from `first` on replaced by `fresh`."""
         renewed = Estimate().absorb(fresh)
-        return Estimate(
-            self.examined[:first] + renewed.examined[first:], self.accepted[:first] + renewed.accepted[first:]
+        return replace(
+            self,
+            examined=self.examined[:first] + renewed.examined[first:],
+            accepted=self.accepted[:first] + renewed.accepted[first:],
         )
 
     def keep(self, share: float) -> Estimate:
         """With every count scaled: the same hazards, believed less."""
-        return Estimate(tuple(share * n for n in self.examined), tuple(share * a for a in self.accepted))
+        return replace(
+            self,
+            examined=tuple(share * n for n in self.examined),
+            accepted=tuple(share * a for a in self.accepted),
+        )

@@ -3,8 +3,9 @@
 A cell is in one of three states: *moving* (it goes where the tuner wishes: one rung up at a time, any number down, one
 change per hold time unless a drift alarm came after the last), *resting* under a rung that was given up (K = 0 is the
 case that yields no evidence at all), and *probing* that rung for a few seconds. A probe has a tally of its own, judged
-apart from older evidence; one that ends without enough samples keeps its tally for the next. While probes fail, the
-time between them doubles up to MAX_BACKOFF; a probe that passed and did not last counts as failed.
+apart from older evidence; one that ends without enough samples keeps its tally for the next. The first comes soon after
+the fall, then while probes fail the time between them doubles up to MAX_BACKOFF times the policy's; a probe that passed
+and did not last counts as failed.
 
 Missing data never argues for a change: no examined draft in a tick (a silent drafter, K = 0) leaves K where it is.
 """
@@ -19,7 +20,7 @@ from controlplane.decision.estimate import ENOUGH, Estimate, Tally
 from controlplane.decision.tuners.base import Tuner, Wish
 from controlplane.policy import CohortPolicy
 
-MAX_BACKOFF = 8
+FIRST_PROBE, MAX_BACKOFF = 0.25, 8
 PROBE_SHARE, PROBE_LEAST_S, PROBE_MOST_S = 0.05, 1.0, 5.0
 
 
@@ -77,8 +78,9 @@ class Cell:
         return self.probe.k if self.probe is not None and self.probe.is_active else self.k
 
     def wait_s(self, cohort: CohortPolicy) -> float:
-        """Seconds from waits_from to the next probe."""
-        return float(cohort.guard.probe_every_s * min(2 ** min(self.failures, 8), MAX_BACKOFF))
+        """Seconds from waits_from to the next probe: sooner after a fall, which one odd text may have caused."""
+        factor = min(2 ** min(self.failures - 1, 8), MAX_BACKOFF) if self.failures else FIRST_PROBE
+        return float(cohort.guard.probe_every_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def rule(
         return Ruling(cell, estimate, Reason.HOLDING, wish)
     if wish.strength <= cohort.guard.tolerance:
         return Ruling(cell, estimate, Reason.WITHIN_TOLERANCE, wish)
-    return _move(cohort, estimate, cell, wish, now)
+    return _move(cohort, estimate, cell, wish, drift_at, now)
 
 
 def count_probe(cell: Cell, by_k: Mapping[int, Tally]) -> Cell:
@@ -158,7 +160,7 @@ def _judge_probe(
         failed = replace(cell, waits_from=now, failures=cell.failures + 1, probe=None)
         return Ruling(failed, estimate, Reason.PROBE_FAILED, wish)
     if probe.is_active and now - probe.since >= probe_limit_s(cohort):
-        ended = replace(cell, waits_from=now, probe=replace(probe, is_active=False))
+        ended = replace(cell, waits_from=now, failures=max(cell.failures, 1), probe=replace(probe, is_active=False))
         return Ruling(ended, estimate, Reason.PROBE_ENDED)
     return Ruling(cell, estimate, Reason.PROBING) if probe.is_active else None
 
@@ -176,14 +178,15 @@ def _rest_or_probe(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: W
     return Ruling(replace(cell, probe=Probe(above, now, evidence=earlier)), estimate, Reason.PROBE_STARTED, wish)
 
 
-def _move(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, now: float) -> Ruling:
+def _move(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, drift_at: float, now: float) -> Ruling:
     above = _above(cohort, cell.k)
     if wish.k > cell.k and above is not None:
         k = above
         reason = Reason.EXPLORED if wish.is_unexplored and k == wish.k else Reason.RAISED
     else:
         k, reason = wish.k, Reason.LOWERED
-    did_not_last = reason is Reason.LOWERED and now - cell.passed_at < cell.wait_s(cohort)
+    is_undone = reason is Reason.LOWERED and now - cell.passed_at < cell.wait_s(cohort)
+    did_not_last = is_undone and drift_at <= cell.passed_at  # other text came: the probe was not wrong
     failures = cell.failures + 1 if did_not_last else 0
     return Ruling(
         replace(cell, k=k, changed_at=now, waits_from=now, failures=failures, probe=None), estimate, reason, wish

@@ -40,7 +40,7 @@ LATER_OBJECTIVES = ("latency", "cost", "energy")
 SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority")
 MAX_TEXT = 1_000_000
 MAX_SAMPLES = 250
-"""Largest min_samples: the discounted evidence of a cohort never grows beyond about 289 (decision/estimate.py)."""
+"""Largest min_samples: the discounted evidence of a cohort never grows beyond about 433 (decision/estimate.py)."""
 
 _SECTIONS = ("match", "speculation", "slo", "guard", "budget")
 _NO_SPECULATION = Speculation("threshold", 0.5, (0,), 0, 0)

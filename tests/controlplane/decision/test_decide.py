@@ -19,7 +19,7 @@ def test_a_decision_says_what_moved_and_why(cohort_policy: Any, window: Any) -> 
     counts = [(2, 0, False, 20), (2, 1, False, 20), (2, 2, False, 80)]
     (decision,), _ = decide(cohort_policy(), CohortState(), window(counts, bucket=2), 5.0, policy_revision="abc")
     assert decision.sentence == (
-        "code 2 -> 4 at load 3-4: position 2 accepted 80 % (floor 50 %), 85 samples; "
+        "code 2 -> 4 at load 3-4: position 2 accepted 80 % (floor 50 %), 89 samples; "
         "what lies deeper was not measured yet"
     )
     assert (decision.old_k, decision.new_k, decision.reason, decision.at, decision.policy_revision) == (
@@ -94,11 +94,11 @@ def test_a_probe_ends_even_when_the_traffic_went_elsewhere(cohort_policy: Any, w
     assert (decision.reason, k_by_load(policy, state)[0]) == (Reason.PROBE_ENDED, 0)
 
 
-def test_a_cohort_that_starts_at_zero_is_probed_after_the_hold_time(cohort_policy: Any, window: Any) -> None:
-    policy = cohort_policy(start=0, hold_s=10.0)
+def test_a_cohort_that_starts_at_zero_is_probed_early(cohort_policy: Any, window: Any) -> None:
+    policy = cohort_policy(start=0, probe_every_s=60.0)
     silent = window([(0, 0, False, 25)])
     reasons, state = [], CohortState()
-    for now in (0.0, 9.0, 10.0):
+    for now in (0.0, 14.0, 15.0):
         (decision,), state = decide(policy, state, silent, now)
         reasons.append(decision.reason)
     assert reasons == [Reason.OFF, Reason.OFF, Reason.PROBE_STARTED]

@@ -1,8 +1,9 @@
 """The change alarm."""
 
 import random
+from dataclasses import replace
 
-from controlplane.decision.drift import Drift
+from controlplane.decision.drift import Drift, spread
 from controlplane.decision.estimate import Estimate, Tally, tally
 from controlplane.telemetry import StepCount
 
@@ -60,3 +61,26 @@ def test_an_hour_of_steady_noise_raises_hardly_any_alarm() -> None:
         alarms += is_alarm
         estimate = estimate.absorb(new)
     assert alarms <= 1
+
+
+def learnt_spread(texts: list[float]) -> float:
+    rng, estimate = random.Random(3), BELIEVED
+    for hazard in texts:
+        new = seen(sum(rng.random() < hazard for _ in range(25)), 25)
+        estimate = replace(estimate, spread=spread(estimate, new)).absorb(new)
+    return estimate.spread
+
+
+def test_independent_steps_have_a_spread_near_one() -> None:
+    assert learnt_spread([0.7] * 400) < 1.6
+
+
+def test_requests_that_differ_have_a_large_spread() -> None:
+    assert learnt_spread([0.95, 0.95, 0.45, 0.45] * 100) > 4
+
+
+def test_a_large_spread_makes_the_alarm_patient() -> None:
+    wide = replace(BELIEVED, spread=16.0)
+    drift, _ = Drift().watch(wide, seen(14, 25))
+    hasty, _ = Drift().watch(BELIEVED, seen(14, 25))
+    assert drift.down < hasty.down

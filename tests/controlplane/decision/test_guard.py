@@ -25,7 +25,7 @@ def asked(wish: Wish) -> Any:
 
 
 def ruled(
-    cohort: Any, wish: Wish, at: Cell, *, now: float = 30.0, new: Tally = SEEN, drift_at: float = NEVER
+    cohort: Any, wish: Wish, at: Cell, *, now: float = 14.0, new: Tally = SEEN, drift_at: float = NEVER
 ) -> Ruling:
     return rule(cohort, asked(wish), ENOUGH, at, new, drift_at, now)
 
@@ -83,9 +83,11 @@ def test_the_fixed_tuner_is_obeyed_at_once_and_on_no_evidence(cohort_policy: Any
 
 
 @pytest.mark.parametrize(
-    ("failures", "wait_s"), [(0, 60.0), (1, 120.0), (2, 240.0), (3, 480.0), (4, 480.0), (1000, 480.0)]
+    ("failures", "wait_s"), [(0, 15.0), (1, 60.0), (2, 120.0), (3, 240.0), (4, 480.0), (5, 480.0), (1000, 480.0)]
 )
-def test_the_time_between_probes_doubles_up_to_eight_times(cohort_policy: Any, failures: int, wait_s: float) -> None:
+def test_probes_come_early_after_a_fall_and_then_ever_later_up_to_eight_times(
+    cohort_policy: Any, failures: int, wait_s: float
+) -> None:
     off = cell(0, failures=failures)
     before = ruled(cohort_policy(), Wish(0), off, now=wait_s - 0.1)
     due = ruled(cohort_policy(), Wish(0), off, now=wait_s)
@@ -131,7 +133,7 @@ def test_a_probe_goes_on_while_it_lacks_samples(cohort_policy: Any) -> None:
 
 def test_a_probe_ends_at_its_limit_and_keeps_what_it_saw(cohort_policy: Any) -> None:
     ended = judged(cohort_policy(), probing(49, 49), now=103.0)
-    assert (ended.cell.planned_k, ended.reason, ended.cell.failures) == (0, Reason.PROBE_ENDED, 0)
+    assert (ended.cell.planned_k, ended.reason, ended.cell.failures) == (0, Reason.PROBE_ENDED, 1)
     again = judged(cohort_policy(), ended.cell, now=163.0)
     assert again.cell.probe is not None
     assert (again.reason, again.cell.probe.evidence.examined[0]) == (Reason.PROBE_STARTED, 49)
@@ -143,8 +145,13 @@ def test_evidence_that_comes_after_the_probe_ended_still_decides(cohort_policy: 
 
 
 def test_a_pass_that_does_not_last_counts_as_a_failure(cohort_policy: Any) -> None:
-    ruling = ruled(cohort_policy(), Wish(0), cell(1, passed_at=0.0), now=30.0)
+    ruling = ruled(cohort_policy(), Wish(0), cell(1, passed_at=0.0), now=14.0)
     assert (ruling.reason, ruling.cell.failures) == (Reason.LOWERED, 1)
+
+
+def test_a_pass_undone_by_drift_was_no_failure(cohort_policy: Any) -> None:
+    ruling = ruled(cohort_policy(), Wish(0), cell(1, passed_at=0.0), now=14.0, drift_at=13.0)
+    assert (ruling.reason, ruling.cell.failures) == (Reason.LOWERED, 0)
 
 
 def test_a_pass_that_lasted_clears_the_failures(cohort_policy: Any) -> None:
