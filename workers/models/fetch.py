@@ -139,7 +139,7 @@ def _make_folder(
 ) -> None:
     """Extract, convert and describe in a temporary folder, then rename it to `final`."""
     for stale in partial.glob(f"{model.name}.*.tmp"):  # of a fetch that was killed; the lock is ours, so none is in use
-        shutil.rmtree(stale)
+        shutil.rmtree(stale, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f"{model.name}.", suffix=".tmp", dir=partial))
     try:
         gguf, made = work / Path(model.member).name, work / "model"

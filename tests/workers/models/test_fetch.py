@@ -50,7 +50,7 @@ def test_a_model_that_is_there_is_not_fetched_again(index, tiny, convert, tmp_pa
 
 def test_a_wrong_hash_is_refused_and_nothing_usable_is_left(index, tiny, convert, tmp_path: Path) -> None:
     index.content = index.content[:-1] + b"!"
-    with pytest.raises(ModelError, match="sha256 is .* the file was removed"):
+    with pytest.raises(ModelError, match=r"sha256 is .* the file was removed"):
         fetch_model(tiny, tmp_path, convert=convert)
     assert leftovers(tmp_path) == []
     assert not is_fetched(tiny, tmp_path)
