@@ -176,7 +176,8 @@ def show_bill(view: View) -> None:
     with st.container(border=True):
         st.subheader("Bill by cohort", anchor=False)
         st.caption(
-            f"Cohorts and idle add up to the total. The same rows in a terminal: `kadence cost report --since {view.since}`"
+            "Cohorts and idle add up to the total. "
+            f"The same rows in a terminal: `kadence cost report --since {view.since}`"
         )
         st.dataframe(
             pd.DataFrame([_bill_line(r, report.currency) for r in rows]),

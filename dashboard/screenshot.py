@@ -60,8 +60,22 @@ def open_page(
     page.wait_for_selector(READY, timeout=30_000)
     for chart in page.query_selector_all("[data-testid=stVegaLiteChart]"):
         chart.wait_for_selector("canvas, svg", timeout=30_000)
-    page.wait_for_timeout(700)  # charts fade in
+    page.wait_for_timeout(500)  # charts fade in
     return page
+
+
+def read_figures(page: Page) -> dict[str, str]:
+    """The metric cards on the page, label to value, as a reader sees them."""
+    labels = page.locator("[data-testid=stMetricLabel]").all_inner_texts()
+    values = page.locator("[data-testid=stMetricValue]").all_inner_texts()
+    return dict(zip(labels, values, strict=True))
+
+
+def read_cells(page: Page) -> list[list[str]]:
+    """The tables on the page, rows of cells from top to bottom; only the columns that are in view."""
+    rows = page.locator("[data-testid=stDataFrame] [role=row]")
+    cells = [rows.nth(i).locator("[role=gridcell]").all_text_contents() for i in range(rows.count())]
+    return [row for row in cells if row]
 
 
 def save(page: Page, path: Path) -> Path:
@@ -72,7 +86,7 @@ def save(page: Page, path: Path) -> Path:
     for _ in range(2):  # what comes into view may grow
         height = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight")
         page.set_viewport_size({"width": width, "height": max(int(height), 400)})
-        page.wait_for_timeout(400)
+        page.wait_for_timeout(300)
     page.screenshot(path=path)
     return path
 

@@ -103,7 +103,7 @@ def decision(at: float, name: str, old_k: int, new_k: int, reason: str, sentence
 
 def request(at: float, number: int, name: str) -> Request:
     return Request(
-        request_id=f"r{number}",
+        request_id=f"r{number}-{at:.0f}",
         worker="w0",
         model="smollm2-135m-instruct",
         drafter="ngram",
@@ -153,9 +153,17 @@ class Ledger:
             session.commit()
         engine.dispose()
 
-    def fill(self, *, first: str = "json", second: str = "fiction", measured: bool = True, sequence: int = 0) -> float:
-        """The hand-made ledger, ended just now; returns when. sequence: of the first window."""
-        now = time.time()
+    def fill(
+        self,
+        *,
+        first: str = "json",
+        second: str = "fiction",
+        measured: bool = True,
+        sequence: int = 0,
+        age_s: float = 0,
+    ) -> None:
+        """The hand-made ledger, ended `age_s` seconds ago. sequence: of the first window, and added to the plan's."""
+        now = time.time() - age_s
         found: list[Base] = []
         for i, at in enumerate((now - 60, now - 30), sequence):
             found += [
@@ -190,7 +198,6 @@ class Ledger:
                 )
             ]
         )
-        return now
 
 
 @pytest.fixture
@@ -210,3 +217,8 @@ def filled(ledger: Ledger) -> Ledger:
     ledger.price()
     ledger.fill()
     return ledger
+
+
+@pytest.fixture(scope="session")
+def make_ledger() -> type[Ledger]:
+    return Ledger

@@ -9,10 +9,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from controlplane.settings import load_settings
+from controlplane.settings import Settings
 from dashboard import screenshot
 from dashboard.launch import dashboard_command, run_dashboard
 
@@ -30,7 +31,7 @@ def free_port() -> int:
         return port
 
 
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 30) -> None:
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         assert process.poll() is None, "the dashboard ended"
@@ -43,13 +44,20 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: fl
     raise AssertionError(f"no dashboard at {url} after {timeout_s} s")
 
 
-@pytest.fixture
-def url(filled, tmp_path, monkeypatch) -> Iterator[str]:
-    """A running dashboard, started from a folder that is not ours."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KADENCE_DASHBOARD_PORT", str(free_port()))
-    settings = load_settings()
-    with (tmp_path / "dashboard.log").open("wb") as log:
+@pytest.fixture(scope="module")
+def url(make_ledger, tmp_path_factory) -> Iterator[str]:
+    """A running dashboard, started from a folder that is not ours: the hand-made ledger, and two days ago another."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    ledger = make_ledger(folder)
+    ledger.migrate()
+    ledger.price()
+    ledger.fill(first=EVIL, second="poetry", age_s=172_800)
+    ledger.fill(sequence=2)
+    settings = Settings(
+        home=folder, database_url=ledger.url, prices=ledger.prices, port=free_port(), dashboard_port=free_port()
+    )
+    with pytest.MonkeyPatch.context() as patch, (folder / "dashboard.log").open("wb") as log:
+        patch.chdir(folder)
         process = run_dashboard(settings, stdout=log.fileno(), stderr=subprocess.STDOUT)
         try:
             where = dashboard_command(settings).url
@@ -60,43 +68,55 @@ def url(filled, tmp_path, monkeypatch) -> Iterator[str]:
             process.wait(timeout=10)
 
 
-def metrics(page) -> dict[str, str]:
-    """Labels and values as a reader sees them; `page` is a playwright Page."""
-    labels = page.locator("[data-testid=stMetricLabel]").all_inner_texts()
-    values = page.locator("[data-testid=stMetricValue]").all_inner_texts()
-    return dict(zip(labels, values, strict=True))
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with screenshot.chromium() as running:
+        yield running
 
 
-def test_the_page_in_a_browser_has_the_hand_made_figures_at_every_size(url):
-    saved = []
-    with screenshot.chromium() as browser:
-        for size, scheme in (("desktop", "light"), ("phone", "dark")):
-            page = screenshot.open_page(browser, url, size=screenshot.SIZES[size], scheme=scheme)
-            found = metrics(page)
-            assert found["Cost per 1M tokens"] == "$4.000"
-            assert found["Tokens per second"] == "250.0"
-            assert found["Emitted tokens"] == "5,000"
-            overflow = page.evaluate("() => document.body.scrollWidth - window.innerWidth")
-            assert overflow <= 0, f"{size} scrolls sideways by {overflow} px"
-            saved.append(screenshot.save(page, ARTIFACTS / f"dashboard-{size}-{scheme}.png"))
-            page.context.close()
-    assert all(path.stat().st_size > 20_000 for path in saved)
+def test_the_page_in_a_browser_has_the_hand_made_figures(url, browser):
+    page = screenshot.open_page(browser, url)
+    found = screenshot.read_figures(page)
+    saved = screenshot.save(page, ARTIFACTS / "dashboard-desktop-light.png")
+    cells = screenshot.read_cells(page)
+    page.context.close()
+    assert found == {
+        "Cost per 1M tokens": "$4.000",
+        "Tokens per second": "250.0",
+        "Acceptance length": "3.21",
+        "Energy per token": "0.04000 J",
+        "Idle share": "20.0 %",
+        "Emitted tokens": "5,000",
+    }
+    assert ["json", "$3.000", "$0.01200", "4,000"] in [row[:4] for row in cells]
+    assert saved.stat().st_size > 20_000
 
 
-def test_filters_live_in_the_url_and_html_in_a_name_stays_text(url, filled):
-    """One browser for both, it is slow to start."""
-    filled.fill(first=EVIL, second="poetry", sequence=2)
-    with screenshot.chromium() as browser:
-        page = screenshot.open_page(browser, f"{url}/?range=24h&cohort=json")
-        assert metrics(page)["Cost per 1M tokens"] == "$3.000"
-        page.get_by_text("15m", exact=True).click()
-        page.wait_for_url("**range=15m**")
-        assert "cohort=json" in page.url
+def test_a_phone_needs_no_sideways_scrolling(url, browser):
+    page = screenshot.open_page(browser, url, size=screenshot.SIZES["phone"], scheme="dark")
+    screenshot.save(page, ARTIFACTS / "dashboard-phone-dark.png")
+    overflow = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollWidth - window.innerWidth")
+    page.context.close()
+    assert overflow <= 0
 
-        dialogs: list[str] = []
-        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-        page.goto(f"{url}/speculation")
-        page.wait_for_selector(screenshot.READY)
-        page.get_by_role("gridcell", name=EVIL).first.wait_for(state="attached")
-        assert page.locator("img[src=x]").count() == 0
-        assert dialogs == []
+
+def test_the_filters_live_in_the_url(url, browser):
+    page = screenshot.open_page(browser, f"{url}/?range=24h&cohort=json")
+    found = screenshot.read_figures(page)
+    page.get_by_text("15m", exact=True).click()
+    page.wait_for_url("**range=15m**")
+    address = page.url
+    page.context.close()
+    assert found["Cost per 1M tokens"] == "$3.000"
+    assert "cohort=json" in address
+
+
+def test_html_in_a_cohorts_name_is_shown_and_not_run(url, browser):
+    page = screenshot.open_page(browser, f"{url}/?range=7d")
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.locator("[role=gridcell]", has_text=EVIL).first.wait_for(state="attached")
+    images = page.locator("img[src=x]").count()
+    page.context.close()
+    assert images == 0
+    assert dialogs == []

@@ -97,3 +97,7 @@ def test_a_shown_database_url_has_no_password():
 
 def test_a_url_without_a_password_is_shown_as_it_is():
     assert fmt.without_password("sqlite:////var/lib/kadence.db") == "sqlite:////var/lib/kadence.db"
+
+
+def test_a_time_for_a_command_is_utc():
+    assert fmt.iso(1_767_225_600.7) == "2026-01-01T00:00:00Z"
