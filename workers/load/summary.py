@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from workers.load.events import RequestEvent
+from workers.load.events import RequestEvent, SpeculationCounts
 
 NGRAM = 8
+NEVER_DRAFTED = SpeculationCounts(spec_steps=0, draft_tokens=0, accepted_tokens=0)
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -30,7 +31,7 @@ class CohortSummary:
     requests: finished in any way; throttled: 429 answers, all retried. tokens: completion tokens as the server counted.
     tokens_per_s: tokens over the seconds of the whole run. acceptance_length: tokens emitted per step that drafted,
     1 + accepted / steps. mean_k: draft tokens per step, steps without a draft counted as 0. Both None where the server
-    did not say, or never drafted. repeated_8grams: see `repeated_ngram_share`.
+    says nothing of drafts in the whole run; the former also where it never drafted. repeated_8grams: see `repeated_ngram_share`.
     """
 
     cohort: str
@@ -64,6 +65,12 @@ def summarise(events: Sequence[RequestEvent], cohorts: Iterable[str] = ()) -> Su
     """The figures of `events`; `cohorts` come first and are there even when nothing was seen of them."""
     seconds = max(e.ended_at for e in events) - min(e.started_at for e in events) if events else 0.0
     names = dict.fromkeys([*cohorts, *(e.cohort for e in events)])
+    # A server that says what it drafted says nothing of an answer for which it never drafted: that is a count of 0.
+    if any(e.speculation for e in events):
+        events = [
+            replace(e, speculation=NEVER_DRAFTED) if e.speculation is None and e.completion_tokens else e
+            for e in events
+        ]
     rows = tuple(_row(name, [e for e in events if e.cohort == name], seconds) for name in names)
     return Summary(seconds, rows, _row("total", events, seconds))
 

@@ -33,9 +33,7 @@ def test_the_served_model_is_asked_for(endpoint) -> None:
 
 
 def test_an_endpoint_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(
-        LoadError, match=r"^cannot reach http://127\.0\.0\.1:9 \(.*\); is `kadence serve` running.*$"
-    ):
+    with pytest.raises(LoadError, match=r"^cannot reach http://127\.0\.0\.1:9 \(.*\); is `kadence serve` running.*$"):
         asyncio.run(served_model("http://127.0.0.1:9"))
 
 

@@ -62,6 +62,15 @@ def test_a_cohort_that_never_drafts_has_mean_k_zero_and_no_acceptance_length() -
     assert (total.mean_k, total.acceptance_length) == (0.0, None)
 
 
+def test_an_answer_without_drafts_counts_as_k_zero_where_the_server_tells_of_others() -> None:
+    drafted = event(
+        completion_tokens=11, speculation=SpeculationCounts(spec_steps=5, draft_tokens=20, accepted_tokens=5)
+    )
+    total = summarise([drafted, event(completion_tokens=11)]).total
+    assert total.mean_k == pytest.approx(20 / (5 + 10))
+    assert total.acceptance_length == 2.0
+
+
 def test_what_the_server_does_not_say_stays_unknown() -> None:
     total = summarise([event(completion_tokens=5)]).total
     assert (total.mean_k, total.acceptance_length) == (None, None)
