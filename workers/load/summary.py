@@ -31,7 +31,8 @@ class CohortSummary:
     requests: finished in any way; throttled: 429 answers, all retried. tokens: completion tokens as the server counted.
     tokens_per_s: tokens over the seconds of the whole run. acceptance_length: tokens emitted per step that drafted,
     1 + accepted / steps. mean_k: draft tokens per step, steps without a draft counted as 0. Both None where the server
-    says nothing of drafts in the whole run; the former also where it never drafted. repeated_8grams: see `repeated_ngram_share`.
+    says nothing of drafts in the whole run; the former also where it never drafted. repeated_8grams: see
+    `repeated_ngram_share`.
     """
 
     cohort: str
