@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 
 from controlplane.store.engine import StoreError, open_database, writing
-from controlplane.store.migrate import configuration, current, head, upgrade
+from controlplane.store.migrate import ADVISORY_LOCK, configuration, current, head, upgrade
 
 REVISIONS = [
     script.revision for script in reversed(list(ScriptDirectory.from_config(configuration()).walk_revisions()))
@@ -117,9 +118,23 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_two_processes_that_migrate_at_once_both_succeed(empty_database_url: str) -> None:
     context = multiprocessing.get_context("spawn")
-    with context.Pool(2) as pool:
+    with context.Pool(2, initializer=context.Barrier(2).wait) as pool:  # neither begins before the other is ready
         assert pool.map(upgrade, [empty_database_url] * 4, chunksize=1) == [head()] * 4
     assert current(empty_database_url) == head()
+
+
+def test_an_upgrade_waits_for_one_that_is_under_way(empty_database_url: str) -> None:
+    engine = open_database(empty_database_url)
+    waiting = threading.Thread(target=upgrade, args=(empty_database_url,), daemon=True)
+    with writing(engine).begin() as connection:  # where SQLite takes its lock
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+    waiting.join(30)
+    assert current(empty_database_url) == head()
+    engine.dispose()
 
 
 def test_a_newer_database_is_refused_and_left_alone(empty_database_url: str) -> None:
