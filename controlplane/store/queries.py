@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.store.cost import CostReport, CostRow, cost_report
+from controlplane.store.cost import cost_report
+from controlplane.store.cost_rows import CostReport, CostRow
 from controlplane.store.engine import BUSY_TIMEOUT_MS, StoreError, one_line, open_database, sqlite_path
 from controlplane.store.migrate import head, is_known, revision_of
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
