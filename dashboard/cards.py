@@ -265,13 +265,12 @@ def show_decisions(view: View) -> None:
     st.dataframe(
         figures.decision_table(rows, view.zone),
         hide_index=True,
-        height="content" if len(rows) <= 15 else 820,
+        height="content" if len(rows) <= 20 else 740,
         column_config={
             "Time": st.column_config.TextColumn(width=150),
             "K": st.column_config.TextColumn(width=60),
-            "Why": st.column_config.TextColumn(width=430),
+            "Why": st.column_config.TextColumn(width=430, help="Click a cell to read all of it."),
         },
-        row_height=52,
         alt=f"{len(rows)} decisions with their reasons, newest first",
     )
     st.caption(f"{len(rows)} decisions, newest first.")

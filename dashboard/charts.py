@@ -137,7 +137,7 @@ def k_chart(
             ],
         )
     )
-    return alt.layer(lines, markers).properties(height=HEIGHT)
+    return alt.layer(lines, markers).properties(height=_height(cohorts))
 
 
 def series_chart(
@@ -161,7 +161,7 @@ def series_chart(
             color=_color(cohorts),
             tooltip=[_at(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
         )
-        .properties(height=HEIGHT)
+        .properties(height=_height(cohorts))
     )
     return chart
 
@@ -191,7 +191,7 @@ def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[
             color=_color(cohorts, legend=False),
             tooltip=["cohort:N", alt.Tooltip("text:N", title="per million tokens")],
         )
-        .properties(height=HEIGHT)
+        .properties(height=_height(cohorts))
     )
     return chart
 
@@ -219,14 +219,19 @@ def _at() -> alt.Tooltip:
 
 def _legend_columns(cohorts: Sequence[str]) -> int:
     """As many names side by side as a phone has room for: about 300 px, at 8 px a character and 30 px a symbol."""
-    return min(max(300 // (30 + 8 * max((len(c) for c in cohorts), default=1)), 1), 4)
+    return min(max(300 // (30 + 8 * max((len(c) for c in cohorts), default=1)), 2), 4)
+
+
+def _height(cohorts: Sequence[str]) -> int:
+    """Of a chart with a legend: each further row of names comes on top, so that the lines keep their room."""
+    return HEIGHT + 24 * (-(-max(len(cohorts), 1) // _legend_columns(cohorts)) - 1)
 
 
 def _color(cohorts: Sequence[str], *, legend: bool = True) -> alt.Color:
     return alt.Color(
         "cohort:N",
         scale=alt.Scale(domain=list(cohorts)),
-        legend=alt.Legend(title=None, orient="top", columns=_legend_columns(cohorts), labelLimit=240)
+        legend=alt.Legend(title=None, orient="top", columns=_legend_columns(cohorts), labelLimit=110)
         if legend
         else None,
     )

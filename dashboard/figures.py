@@ -95,6 +95,12 @@ def plan_frame(plan: PlanRow, cohort: str | None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def why(decision: DecisionRow) -> str:
+    """The sentence without its head, "<cohort> <change> at load <n>: ", which other columns tell."""
+    head = decision.sentence[len(decision.cohort) :] if decision.sentence.startswith(f"{decision.cohort} ") else ""
+    return head.partition(": ")[2] or decision.sentence
+
+
 def decision_table(decisions: Sequence[DecisionRow], zone: tzinfo) -> pd.DataFrame:
     """The decision log as a reader sees it, in the order given."""
     return pd.DataFrame(
@@ -103,7 +109,7 @@ def decision_table(decisions: Sequence[DecisionRow], zone: tzinfo) -> pd.DataFra
                 fmt.moment(d.at, zone),
                 d.cohort,
                 f"{d.old_k} → {d.new_k}",
-                d.sentence,
+                why(d),
                 str(d.reason),
                 load_label(d.load_bucket),
                 d.samples,

@@ -34,7 +34,7 @@ prices:
 """
 NS = 10**9
 BY_LOAD = 9
-SENTENCE = "K 2 -> 4: the last position's acceptance 0.83 is over the floor 0.50"
+SENTENCE = "json 2 -> 4 at load 2: position 2 accepted 83 % (floor 50 %), 100 samples"
 
 
 def window(at: float, sequence: int, *, measured: bool = True) -> Window:
@@ -180,8 +180,15 @@ class Ledger:
             ]  # fmt: skip
         found += [
             decision(now - 45, first, 2, 4, "step_up", SENTENCE),
-            decision(now - 40, second, 2, 1, "below_floor", "K 2 -> 1: acceptance 0.25 is under the floor 0.50"),
-            decision(now - 35, second, 1, 1, "hold", "K stays 1: too few samples"),
+            decision(
+                now - 40,
+                second,
+                2,
+                1,
+                "below_floor",
+                f"{second} 2 -> 1 at load 2: position 1 accepted 25 % (floor 50 %), 100 samples",
+            ),
+            decision(now - 35, second, 1, 1, "hold", f"{second} stays at 1 at load 2: changed 5.0 s ago, hold 10 s"),
         ]
         self.add(found)
         self.add(

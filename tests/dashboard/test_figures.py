@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.store.queries import CohortPoint, CostReport, CostRow
+from controlplane.store.queries import CohortPoint, CostReport, CostRow, DecisionRow
 from dashboard import figures
 
 
@@ -60,3 +60,21 @@ def test_mean_k_counts_plain_steps_too():
 def test_a_cohort_that_is_not_in_the_report_has_an_empty_row():
     report = CostReport((), CostRow("idle"), CostRow("total"), "USD", "on_demand", 0.0)
     assert figures.chosen_row(report, "nobody").emitted_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("cohort", "sentence", "text"),
+    [
+        (
+            "code",
+            "code 2 -> 4 at load 1: position 2 accepted 71 % (floor 50 %)",
+            "position 2 accepted 71 % (floor 50 %)",
+        ),
+        ("a: b", "a: b stays at 2 at load 3-4: the policy fixes it", "the policy fixes it"),
+        ("code", "an operator said so: no reason", "an operator said so: no reason"),
+        ("code", "code stays", "code stays"),
+    ],
+)
+def test_a_table_says_why_without_repeating_its_other_columns(cohort, sentence, text):
+    row = DecisionRow(0.0, cohort, 0, 2, 4, "floor", sentence, 60, (), 1, "0123456789ab")
+    assert figures.why(row) == text
