@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 PAGES = ("overview", "speculation", "decisions")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-READY = "[data-test-script-state=notRunning] :is([data-testid=stCaptionContainer], [data-testid=stAlert])"
+READY = (
+    "[data-test-script-state=notRunning] :is([data-testid=stMetric], [data-testid=stAlert], [data-testid=stCheckbox])"
+)
+"""A card, a sentence that replaces the figures, or the switch of the decision log; and nothing still being computed."""
 
 
 def find_chromium() -> str | None:
