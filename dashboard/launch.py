@@ -9,11 +9,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from controlplane.settings import Settings
 
-APP = Path(__file__).with_name("app.py")
 LOOPBACK = "127.0.0.1"
 
 
@@ -23,7 +21,7 @@ class DashboardError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DashboardCommand:
-    """argv and environment of the process, and where the page will be."""
+    """argv and environment of the process, whose standard input must be a pipe (serve.py), and where the page will be."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -36,7 +34,7 @@ def dashboard_command(settings: Settings, host: str = LOOPBACK) -> DashboardComm
     The page reads its database and price sheet from the environment, so flags and YAML files of this process count too.
     """
     argv = (
-        *(sys.executable, "-m", "streamlit", "run", str(APP)),
+        *(sys.executable, "-m", "dashboard.serve"),
         f"--server.address={host}",
         f"--server.port={settings.dashboard_port}",
         "--server.headless=true",
@@ -71,10 +69,10 @@ def check_can_start(settings: Settings, host: str = LOOPBACK) -> None:
 def run_dashboard(
     settings: Settings, host: str = LOOPBACK, *, stdout: int | None = None, stderr: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts the dashboard and returns its process; the caller ends it with `terminate()` and `wait()`.
+    """Starts the dashboard and returns its process; `terminate()` ends it, and so does the end of this process.
 
     stdout, stderr: as for subprocess.Popen (None inherits). Raises DashboardError when it cannot start.
     """
     check_can_start(settings, host)
     command = dashboard_command(settings, host)
-    return subprocess.Popen(command.argv, env=command.env, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(command.argv, env=command.env, stdout=stdout, stderr=stderr, stdin=subprocess.PIPE)

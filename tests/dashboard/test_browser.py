@@ -65,7 +65,7 @@ def url(make_ledger, tmp_path_factory) -> Iterator[str]:
             yield where
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.communicate(timeout=10)
 
 
 @pytest.fixture(scope="module")

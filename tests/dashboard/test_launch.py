@@ -1,16 +1,25 @@
 """Starting the dashboard."""
 
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from controlplane.settings import Settings
-from dashboard.launch import APP, DashboardError, dashboard_command, run_dashboard
+from dashboard.launch import DashboardError, dashboard_command, run_dashboard
+from dashboard.serve import APP
 
 
 def settings(tmp_path: Path, **changes: object) -> Settings:
     return Settings(home=tmp_path, **changes)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def test_the_dashboard_listens_on_loopback_even_where_the_endpoint_does_not(tmp_path):
@@ -45,3 +54,10 @@ def test_a_taken_port_is_one_line_with_a_way_out(tmp_path):
 
 def test_the_theme_lies_beside_the_script_so_that_any_working_directory_will_do():
     assert (APP.parent / ".streamlit" / "config.toml").is_file()
+
+
+def test_a_dashboard_ends_when_whoever_started_it_does(tmp_path):
+    process = run_dashboard(settings(tmp_path, dashboard_port=free_port()))
+    assert process.stdin is not None
+    process.stdin.close()  # as the kernel does at the end of a process, SIGKILL included
+    assert process.wait(timeout=30) == -signal.SIGTERM

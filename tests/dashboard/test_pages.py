@@ -14,7 +14,7 @@ from controlplane.store.engine import open_database
 from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
 from dashboard import format as fmt
-from dashboard.launch import APP
+from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
 PAGES = ("pages/overview.py", "pages/speculation.py", "pages/decisions.py")
