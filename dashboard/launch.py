@@ -21,7 +21,7 @@ class DashboardError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DashboardCommand:
-    """argv and environment of the process, whose standard input must be a pipe (serve.py), and where the page will be."""
+    """argv and environment of the process, whose standard input is a pipe (serve.py), and where the page will be."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
