@@ -1,0 +1,41 @@
+# The two commands a newcomer needs are `make up` and `make test`; both set up .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SHELL := /bin/bash
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up test check format clean
+
+help: ## What each target does
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup: $(VENV)/.installed ## Install everything into .venv, once
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] < (3, 14))' || \
+		{ echo "Kadence needs Python 3.11 to 3.13; this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops all
+	@$(BIN)/kadence up $(ARGS)
+
+test: setup ## The test suite that users run
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## Lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what setup and tests made (not the models in ~/.cache/kadence, not the ledger in .kadence)
+	rm -rf $(VENV) artifacts build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

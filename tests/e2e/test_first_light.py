@@ -1,0 +1,348 @@
+"""The main job, end to end: real Ray Serve, the real model, K by policy, the ledger, and the page in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
+
+JSON_PROMPT = (
+    "Write a JSON array of six objects, one for each planet from Mercury to Saturn, with the keys name, moons, rings "
+    "and order. Answer with the JSON only."
+)
+POEM_PROMPT = "Write a short poem about a lighthouse keeper who has never seen the sea."
+
+
+class Ledger:
+    """What the clients of this module received, to hold the ledger against."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = {}
+        self.prompt: dict[str, int] = {}
+        self.completion: dict[str, int] = {}
+
+    def add(self, cohort: str, usage: Any) -> None:
+        self.requests[cohort] = self.requests.get(cohort, 0) + 1
+        self.prompt[cohort] = self.prompt.get(cohort, 0) + usage.prompt_tokens
+        self.completion[cohort] = self.completion.get(cohort, 0) + usage.completion_tokens
+
+
+@pytest.fixture(scope="module")
+def received() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture(scope="module")
+def ask(kadence, received):
+    """One chat completion of a cohort through the openai client; what it used is remembered."""
+
+    def chat(cohort: str, prompt: str, **options: Any) -> Any:
+        options = {"max_tokens": 48, "temperature": 0.0, **options}
+        messages = [{"role": "user", "content": prompt}]
+        answer = kadence.client(cohort).chat.completions.create(
+            model="smollm2-135m-instruct", messages=messages, **options
+        )
+        received.add(cohort, answer.usage)
+        return answer
+
+    return chat
+
+
+def block_of(answer: Any) -> dict[str, Any] | None:
+    metrics = answer.model_extra.get("metrics") or {}
+    return metrics.get("speculative_decoding")
+
+
+def test_k_differs_by_the_policys_cohorts(ask) -> None:
+    assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 4
+    assert block_of(ask("free", JSON_PROMPT)) is None
+
+
+def test_greedy_text_is_the_same_at_k_4_and_k_0(ask) -> None:
+    texts = {c: ask(c, JSON_PROMPT, max_tokens=96).choices[0].message.content for c in ("repetitive", "free", "tuned")}
+    assert len(set(texts.values())) == 1, texts
+
+
+def test_seeded_text_is_the_same_at_k_4_and_k_0(ask) -> None:
+    texts = {c: ask(c, POEM_PROMPT, temperature=0.7, seed=5).choices[0].message.content for c in ("repetitive", "free")}
+    assert texts["repetitive"] == texts["free"]
+
+
+def test_a_stream_gives_the_text_and_usage_of_the_whole_answer(kadence, ask, received) -> None:
+    whole = ask("repetitive", JSON_PROMPT)
+    chunks = list(
+        kadence.client("repetitive").chat.completions.create(
+            model="smollm2-135m-instruct",
+            messages=[{"role": "user", "content": JSON_PROMPT}],
+            max_tokens=48,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    received.add("repetitive", chunks[-1].usage)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    assert block_of(chunks[-1]) == block_of(whole)
+
+
+def test_completions_work_streaming_and_not(kadence, received) -> None:
+    client = kadence.client("free")
+    options = {
+        "model": "smollm2-135m-instruct",
+        "prompt": "The capital of France is",
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    whole = client.completions.create(**options)
+    received.add("free", whole.usage)
+    parts = list(client.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    received.add("free", parts[-1].usage)
+    assert "Paris" in whole.choices[0].text
+    assert "".join(p.choices[0].text for p in parts if p.choices) == whole.choices[0].text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"model": "gpt-99"}, 404, "no such model"),
+        ({"messages": "hello"}, 400, "messages"),
+        ({"max_tokens": "many"}, 400, "max_tokens"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"messages": [{"role": "user", "content": "word " * 2000}]}, 400, "context"),
+        ({"frequency_penalty": 1.5}, 400, "frequency_penalty"),
+        ({"no_such_field": 1}, 400, "no_such_field"),
+    ],
+)
+def test_bad_input_is_an_error_object_that_names_it(kadence, body, status, word) -> None:
+    good = {"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    answer = httpx.post(f"{kadence.url}/v1/chat/completions", json={**good, **body}, timeout=30)
+    assert answer.status_code == status
+    assert word in answer.json()["error"]["message"]
+
+
+def test_overload_is_a_clean_429_and_nothing_admitted_is_lost(kadence, eventually, received) -> None:
+    async def burst() -> list[httpx.Response]:
+        body = {
+            "model": "smollm2-135m-instruct",
+            "messages": [{"role": "user", "content": POEM_PROMPT}],
+            "max_tokens": 24,
+            "temperature": 0.7,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with httpx.AsyncClient(timeout=120, headers={"x-kadence-cohort": "free"}) as client:
+            return await asyncio.gather(
+                *(client.post(f"{kadence.url}/v1/chat/completions", json=body) for _ in range(24))
+            )
+
+    answers = asyncio.run(burst())
+    served = [a for a in answers if a.status_code == 200]
+    refused = [a for a in answers if a.status_code == 429]
+    assert len(served) + len(refused) == 24
+    assert len(served) >= 8
+    assert refused
+    assert all(float(a.headers["retry-after"]) > 0 and a.json()["error"]["message"] for a in refused)
+    for answer in served:
+        events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert events[-1] == "[DONE]"
+        received.add("free", openai.types.CompletionUsage(**json.loads(events[-2])["usage"]))
+
+
+def test_a_client_that_leaves_frees_its_place(kadence, eventually) -> None:
+    body = {
+        "model": "smollm2-135m-instruct",
+        "messages": [{"role": "user", "content": POEM_PROMPT}],
+        "max_tokens": 400,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with httpx.stream("POST", f"{kadence.url}/v1/chat/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()  # kept: the stream closes with its iterator
+        next(lines)
+        eventually(lambda: kadence.metric("kadence_running_sequences") == 1)
+    eventually(lambda: kadence.metric("kadence_running_sequences") == 0, within=10)
+
+
+def test_the_ledger_has_what_the_clients_received(kadence, eventually, received) -> None:
+    def emitted() -> dict[str, int]:
+        report = json.loads(kadence.run("cost", "report", "--by", "cohort", "--since", "1d", "--json").stdout)
+        return {row["cohort"]: (row["input_tokens"], row["emitted_tokens"]) for row in report["rows"]}
+
+    wanted = {c: (received.prompt[c], received.completion[c]) for c in ("repetitive", "free", "tuned")}
+    eventually(lambda: {c: emitted().get(c) for c in wanted} == wanted, within=30)
+
+
+def test_rows_and_idle_make_the_bill(kadence) -> None:
+    report = json.loads(kadence.run("cost", "report", "--by", "cohort", "--since", "1d", "--json").stdout)
+    from decimal import Decimal
+
+    parts = [Decimal(row["cost"]) for row in [*report["rows"], report["idle"]]]
+    assert sum(parts) == Decimal(report["total"]["cost"]) > 0
+
+
+def test_the_page_shows_the_reports_numbers(kadence, eventually) -> None:
+    browser_path = next((p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser") if Path(p).exists()), None)
+    if browser_path is None:
+        pytest.skip("needs Debian's chromium")
+    from playwright.sync_api import sync_playwright
+
+    from dashboard.format import money
+
+    artifacts = Path(os.environ.get("KADENCE_ARTIFACTS", Path(__file__).parents[2] / "artifacts"))
+    artifacts.mkdir(parents=True, exist_ok=True)
+    report = json.loads(kadence.run("cost", "report", "--by", "cohort", "--since", "1d", "--json").stdout)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 1400})
+        page.goto(kadence.dashboard_url)
+        page.get_by_text("repetitive").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(3000)
+        page.screenshot(path=artifacts / "first-light-overview.png", full_page=True)
+        text = page.inner_text("body")
+        browser.close()
+    assert money is not None
+    tokens = sum(row["emitted_tokens"] for row in report["rows"])
+    assert f"{tokens:,}" in text
+
+
+def test_a_locked_database_changes_nothing_for_a_client_and_loses_nothing(kadence, ask, eventually, received) -> None:
+    lock = sqlite3.connect(kadence.home / "kadence.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    try:
+        assert ask("free", "Say hello.", max_tokens=8).choices[0].message.content
+        time.sleep(2.5)
+        assert ask("free", "Say hello again.", max_tokens=8).choices[0].message.content
+    finally:
+        lock.execute("ROLLBACK")
+        lock.close()
+
+    def emitted() -> int:
+        report = json.loads(kadence.run("cost", "report", "--by", "cohort", "--since", "1d", "--json").stdout)
+        return next(row["emitted_tokens"] for row in report["rows"] if row["cohort"] == "free")
+
+    eventually(lambda: emitted() == received.completion["free"], within=40)
+
+
+def test_a_killed_dashboard_changes_nothing_for_a_client_and_comes_back(kadence, ask, eventually) -> None:
+    os.kill(kadence.pid_of("streamlit run"), signal.SIGKILL)
+    assert ask("free", "Say hello.", max_tokens=8).choices[0].message.content
+
+    def answers() -> bool:
+        try:
+            return httpx.get(kadence.dashboard_url, timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    eventually(answers, within=40)
+
+
+def test_the_kill_switch_sets_k_to_zero_within_a_second(kadence, ask) -> None:
+    def switch(mode: str) -> None:
+        body = {"mode": mode, "reason": "test"}
+        assert httpx.put(f"{kadence.url}/admin/kill-switch", json=body, timeout=10).status_code == 200
+
+    started = time.monotonic()
+    switch("zero")
+    took = time.monotonic() - started
+    try:
+        assert block_of(ask("repetitive", JSON_PROMPT)) is None
+    finally:
+        switch("off")
+    assert took < 1.0
+    assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 4
+
+
+def test_a_policy_put_over_http_is_obeyed_without_a_restart(kadence, ask) -> None:
+    before = httpx.get(f"{kadence.url}/admin/policy", timeout=10)
+    text = before.json()["policy"] if before.headers["content-type"].startswith("application/json") else before.text
+    changed = text.replace("start: 4, fallback: 2", "start: 2, fallback: 2")
+    assert changed != text
+    try:
+        assert httpx.put(f"{kadence.url}/admin/policy", content=changed, timeout=10).status_code == 200
+        assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 2
+        bad = httpx.put(f"{kadence.url}/admin/policy", content="version: 1\ncohorts: []\n", timeout=10)
+        assert bad.status_code == 400
+    finally:
+        assert httpx.put(f"{kadence.url}/admin/policy", content=text, timeout=10).status_code == 200
+
+
+def test_a_frozen_controller_leaves_serving_up_on_the_fallback_k(kadence, ask, eventually) -> None:
+    pid = kadence.pid_of("ray::ControllerActor")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: kadence.metric("kadence_plan_expired") == 1, within=20)
+        assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: kadence.metric("kadence_plan_expired") == 0, within=20)
+    assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 4
+
+
+def test_a_killed_controller_comes_back_with_a_newer_plan(kadence, ask, eventually) -> None:
+    before = httpx.get(f"{kadence.url}/admin/plan", timeout=10).json()
+    os.kill(kadence.pid_of("ray::ControllerActor"), signal.SIGKILL)
+    assert ask("repetitive", JSON_PROMPT).choices[0].message.content
+
+    def newer() -> bool:
+        plan = httpx.get(f"{kadence.url}/admin/plan", timeout=10).json()
+        return plan["epoch"] > before["epoch"] and plan["version"] >= before["version"]
+
+    eventually(newer, within=60)
+    eventually(lambda: kadence.metric("kadence_plan_expired") == 0, within=30)
+
+
+def test_every_decision_is_in_the_journal_with_its_reason(kadence, ask, eventually) -> None:
+    for _ in range(3):
+        ask("tuned", JSON_PROMPT, max_tokens=160)
+
+    def reasons() -> list[tuple[str, str]]:
+        with sqlite3.connect(kadence.home / "kadence.db") as database:
+            return database.execute("SELECT reason, sentence FROM decision WHERE cohort = 'tuned'").fetchall()
+
+    eventually(reasons, within=20)
+    assert all(reason and sentence.startswith("tuned") for reason, sentence in reasons())
+
+
+def test_a_second_start_on_the_same_port_says_so_in_one_line(kadence) -> None:
+    again = subprocess.run(kadence.arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 1
+    assert "Traceback" not in again.stderr
+    assert "--port" in again.stderr.splitlines()[-1]
+
+
+def test_doctor_finds_a_running_system_healthy(kadence) -> None:
+    config = kadence.arguments[kadence.arguments.index("--config") + 1]
+    report = kadence.run("doctor", "--config", config, "--json")
+    checks = {c["name"]: c for c in json.loads(report.stdout)["checks"]}
+    assert [c for c in checks.values() if not c["ok"]] == []
+
+
+def test_ctrl_c_stops_everything_it_started(kadence) -> None:
+    """Last: it ends the module's system."""
+    started = kadence.descendants()
+    assert kadence.stop() == 0
+    left = [line for pid, line in started.items() if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
+    assert left == []
+    assert "Traceback" not in kadence.log.read_text()
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
