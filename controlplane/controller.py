@@ -58,6 +58,7 @@ class Controller:
         self._seen = _SeenWindows()
         self._refused: Counter[str] = Counter()
         self._decided: Counter[tuple[str, str]] = Counter()
+        self._told: dict[tuple[str, int], tuple[int, Reason]] = {}
         self._journal_failures = 0
         self._plan = self._draw(first_version, epoch / 1e9)
 
@@ -188,10 +189,16 @@ class Controller:
         stamped = [replace(decision, plan_version=drawn.version) for decision in decisions]
         self._decided.update((decision.cohort, decision.reason.value) for decision in stamped)
         try:
-            self._journal.record(reports, stamped, drawn, now)
+            self._journal.record(reports, [d for d in stamped if self._is_news(d)], drawn, now)
         except Exception:
             self._journal_failed()
         return drawn
+
+    def _is_news(self, decision: Decision) -> bool:
+        """Whether it moves K, or has another reason than the last one there: a repeated hold says nothing."""
+        where, what = (decision.cohort, decision.load_bucket), (decision.new_k, decision.reason)
+        known, self._told[where] = self._told.get(where), what
+        return decision.new_k != decision.old_k or known != what
 
     def _draw(self, version: int, now: float) -> Plan:
         return Plan(

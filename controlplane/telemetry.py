@@ -19,7 +19,8 @@ LOAD_BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Upper bounds, in running sequences on one worker, of the load buckets that a plan has a K for."""
 
 LATENCY_BOUNDS_S: tuple[float, ...] = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0,
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1,
+    0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0,
 )  # fmt: skip
 """Upper bounds of the latency histograms, seconds; one overflow bucket follows."""
 
