@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
+# Idle OpenMP threads sleep instead of spinning: tests share few cores with the servers that they start.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up test check format clean
