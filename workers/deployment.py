@@ -108,7 +108,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
     environment = {
         "OMP_NUM_THREADS": str(settings.worker_threads),
         # Idle OpenMP threads sleep: spinning ones hold the core that the endpoint and Ray want, and each of the 240
-        # parallel regions of a step then waits for a time slice (289 ms a step against 65, beside three busy processes).
+        # parallel regions of a step then waits for a time slice (289 ms a step against 65, beside busy processes).
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
     }
