@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
@@ -116,7 +119,6 @@ def _stop_on_signals() -> threading.Event:
 def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], object]]:
     """Ray, the controller, and the Serve application; yields a function that revives a controller that is gone."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "1")
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions
@@ -124,6 +126,8 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
     from workers.controller_actor import start_controller, stop_controller
     from workers.deployment import build_app
 
+    for noisy in ("ray.serve", "ray._private.authentication"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     ray.init(
         num_cpus=max(2, settings.replicas),
         include_dashboard=False,
@@ -136,13 +140,30 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
         start_controller(settings, policy_text)
         http = HTTPOptions(host=settings.host, port=settings.port)
         serve.start(http_options=http, logging_config={"log_level": "WARNING"})
-        serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
+        try:
+            serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
+        except RuntimeError as error:
+            raise ServingError(_cause(str(error), serve.status())) from error
         yield lambda: start_controller(settings, policy_text)
     finally:
-        with contextlib.suppress(Exception):
-            serve.shutdown()
-        stop_controller()
-        ray.shutdown()
+        # Ray reports its own orderly ends as errors of a task; nobody should read them as ours.
+        with contextlib.redirect_stderr(io.StringIO()):
+            with contextlib.suppress(Exception):
+                serve.shutdown()
+            stop_controller()
+            ray.shutdown()
+
+
+def _cause(error: str, status: Any) -> str:
+    """One line on why the application did not start: the last line of the replica's traceback, where Serve has one."""
+    messages = [d.message for app in status.applications.values() for d in app.deployments.values() if d.message]
+    for message in (*messages, error):
+        lines = [
+            line.strip() for line in message.splitlines() if re.match(r"[\w.]+(Error|Model|Mismatch|Exception): ", line)
+        ]
+        if lines:
+            return lines[-1].partition(": ")[2]
+    return f"the endpoint did not start: {error.splitlines()[0]} (KADENCE_DEBUG=1 shows the workers' logs)"
 
 
 class _Dashboard:

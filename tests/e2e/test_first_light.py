@@ -332,10 +332,13 @@ def test_doctor_finds_a_running_system_healthy(kadence) -> None:
     assert [c for c in checks.values() if not c["ok"]] == []
 
 
-def test_ctrl_c_stops_everything_it_started(kadence) -> None:
+def test_ctrl_c_stops_everything_it_started_and_keeps_the_last_request(kadence, ask) -> None:
     """Last: it ends the module's system."""
     started = kadence.descendants()
+    last = ask("free", "Say goodbye.", max_tokens=8)
     assert kadence.stop() == 0
+    with sqlite3.connect(kadence.home / "kadence.db") as database:
+        assert database.execute("SELECT 1 FROM request WHERE request_id = ?", (last.id,)).fetchone()
     left = [line for pid, line in started.items() if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
     assert left == []
     assert "Traceback" not in kadence.log.read_text()
