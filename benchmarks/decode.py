@@ -1,16 +1,18 @@
 """Decoding speed on the CPU, one sequence at a time: transformers' `generate`, ours without drafts, ours with n-gram.
 
-    python -m benchmarks.decode --prompts 2 --max-tokens 96 --rounds 3 --dtype bfloat16
+    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.decode --prompts 2 --max-tokens 96 --rounds 3 --dtype bfloat16
 
 Greedy, the same model folder, dtype and threads in one process. A run is one whole request: prefill and decoding, ours
 with its detokenising too. The three arms take turns on every prompt, in rotating order. Nothing is reported unless our
 text with drafts is our text without them, token for token; equality with transformers' text is counted and shown, not
-demanded, because other kernels may round a near-tie the other way (in bf16 they do).
+demanded, because other kernels may round a near-tie the other way. OMP_WAIT_POLICY is what workers are served with: it
+is a column of the results, as are the threads, because both move every figure.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -57,6 +59,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": named or platform.processor() or platform.machine(),
         "cores": physical_cores(),
         "threads": threads,
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
