@@ -4,13 +4,15 @@ The model sees one row per computed token, all sequences behind each other: line
 gathers those rows into a block of queries per slot and runs one scaled-dot-product call over the slots.
 
 Batch invariance. A row's result must not depend on its batch-mates, on K, or on how far the slots are filled, or greedy
-text would change with load. On the CPU kernels measured here that holds bit for bit when there are at least MIN_ROWS
-rows, the query block is a power of two from MIN_ROWS on, and the context is padded to CONTEXT_STEP
-(tests/workers/test_batch_invariance.py proves it on the machine at hand).
+text would change with load. On the CPU kernels measured here that holds bit for bit when rows come in multiples of
+ROW_STEP (a matrix product in fp32 computes what is left over by another order of sums, and more slowly), the query
+block is a power of two from ROW_STEP on, and the context is one of `context_sizes`
+(tests/workers/engine/test_batch_invariance.py checks the machine at hand).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +25,7 @@ from transformers.cache_utils import Cache
 from workers.kv_cache import KVSlots
 
 IMPLEMENTATION = "kadence_slots"
-MIN_ROWS = 4
-CONTEXT_STEP = 64
+ROW_STEP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,17 @@ class StepLayout:
         return self._masks[window]
 
 
-def lay_out(rows: Sequence[Rows], slot_context: int, device: torch.device) -> StepLayout:
-    """Flatten `rows` (at least one, each with at least one token) into one forward over slots of `slot_context`."""
+def padding(num_rows: int) -> int:
+    """Rows to add, for a multiple of ROW_STEP."""
+    return -num_rows % ROW_STEP
+
+
+def lay_out(rows: Sequence[Rows], sizes: Sequence[int], device: torch.device) -> StepLayout:
+    """Flatten `rows` (at least one, each with at least one token) into one forward.
+
+    sizes: the contexts that attention may cover, rising; the last one is that of a slot.
+    """
+    slot_context = sizes[-1]
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -83,10 +93,10 @@ def lay_out(rows: Sequence[Rows], slot_context: int, device: torch.device) -> St
         offsets += range(n)
     num_rows = len(token_ids)
     for column in (token_ids, positions, slots, offsets):
-        column += column[:1] * (MIN_ROWS - num_rows)
-    block = max(MIN_ROWS, 1 << (max(offsets)).bit_length())
+        column += column[:1] * padding(num_rows)
+    block = max(ROW_STEP, 1 << (max(offsets)).bit_length())
     first, num_slots = min(slots), max(slots) - min(slots) + 1
-    context = min(-(-(max(positions) + 1) // CONTEXT_STEP) * CONTEXT_STEP, slot_context)
+    context = sizes[bisect_left(sizes, max(positions) + 1)]
     last_position = torch.zeros(num_slots, block, dtype=torch.int64)
     for r in rows:
         last_position[r.slot - first] = torch.arange(r.start, r.start + block)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from workers.attention import IMPLEMENTATION, MIN_ROWS, Rows, SlotCache, lay_out
+from workers.attention import IMPLEMENTATION, Rows, SlotCache, lay_out, padding
+from workers.context_sizes import context_sizes
 from workers.kv_cache import KVSlots
 
 
@@ -32,15 +33,10 @@ class ModelRunner:
         self.device = model.device
         self.dtype = model.dtype
         heads = config.num_attention_heads
-        self.kv = KVSlots(
-            num_slots,
-            context,
-            config.num_hidden_layers,
-            getattr(config, "num_key_value_heads", None) or heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads,
-            model.dtype,
-            model.device,
-        )
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.kv = KVSlots(num_slots, context, config.num_hidden_layers, kv_heads, head_dim, model.dtype, model.device)
+        self._sizes = context_sizes(context, heads, kv_heads, head_dim, model.dtype, model.device)
         # transformers renamed the argument: 5.17 says past_key_values, 5.24 says cache.
         parameters = inspect.signature(_innermost(type(model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -67,9 +63,9 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows], keep: Sequence[int]) -> torch.Tensor:
         """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`."""
-        layout = lay_out(rows, self.context, self.device)
+        layout = lay_out(rows, self._sizes, self.device)
         cache = SlotCache(self.kv, layout)
-        kept = torch.tensor(list(keep) + [keep[0]] * (MIN_ROWS - len(keep)), device=self.device)
+        kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
             input_ids=layout.token_ids[None],
