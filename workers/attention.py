@@ -115,12 +115,16 @@ def lay_out(rows: Sequence[Rows], sizes: Sequence[int], device: torch.device) ->
 
 
 class SlotCache(Cache):
-    """A transformers cache for one forward: writes the new keys and values into their slots."""
+    """A transformers cache for one forward: writes the new keys and values into their slots.
+
+    windows: layer -> sliding window, tokens, of the attention calls so far.
+    """
 
     def __init__(self, kv: KVSlots, layout: StepLayout) -> None:
         super().__init__(layers=[])
         self.kv = kv
         self.layout = layout
+        self.windows: dict[int, int | None] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -156,7 +160,10 @@ def slot_attention(
     for feature in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(feature) is not None:
             raise ValueError(f"this model's attention uses {feature!r}, which Kadence does not compute")
+    if not getattr(module, "is_causal", True):
+        raise ValueError("this model's attention looks ahead in the text")
     layout, kv, layer = slot_cache.layout, slot_cache.kv, int(module.layer_idx)  # type: ignore[arg-type]
+    slot_cache.windows[layer] = sliding_window
     _, heads, _, head_dim = query.shape
     blocks = query.new_zeros(layout.num_slots * layout.block, heads, head_dim)
     blocks.index_copy_(0, layout.block_index, query[0].transpose(0, 1))

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from workers.attention import IMPLEMENTATION, Rows, SlotCache, lay_out, padding
 from workers.context_sizes import context_sizes
 from workers.kv_cache import KVSlots
-
-
-class UnsupportedModel(ValueError):
-    """The model cannot be served: its state cannot be rolled back, or its attention is not one that we compute."""
+from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
 
 
 class ModelRunner:
@@ -40,7 +37,9 @@ class ModelRunner:
         # transformers renamed the argument: 5.17 says past_key_values, 5.24 says cache.
         parameters = inspect.signature(_innermost(type(model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(config.eos_token_id)
+        self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(
+            getattr(config, "eos_token_id", None)
+        )
         self._model = model.train(False)
 
     @classmethod
@@ -49,27 +48,34 @@ class ModelRunner:
     ) -> ModelRunner:
         """Load weights from a local folder.
 
-        Raises UnsupportedModel with the reason, OSError where files are missing.
+        Raises UnsupportedModel, one line with the reason, where the model cannot be served or read.
         """
-        context = context_limit(AutoConfig.from_pretrained(folder), context)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
-        torch.nn.Module.to(model, device)
-        runner = cls(model, num_slots, context, name)
-        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-        torch.nn.Module.to(reference, device)
-        runner.check(reference)
+        try:
+            config = AutoConfig.from_pretrained(folder)
+            name = name or folder.name
+            check_config(config, name)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
+            torch.nn.Module.to(model, device)
+            runner = cls(model, num_slots, context_limit(config, context), name)
+            runner.check()
+        except UnsupportedModel:
+            raise
+        except Exception as error:  # the library's own, the file system's, and those of code found in the folder
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise UnsupportedModel(f"cannot load a model from {folder}: {reason}") from error
         return runner
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows], keep: Sequence[int]) -> torch.Tensor:
         """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`."""
-        layout = lay_out(rows, self._sizes, self.device)
-        cache = SlotCache(self.kv, layout)
+        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep)
+
+    def _run(self, cache: SlotCache, keep: Sequence[int]) -> torch.Tensor:
         kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
-            input_ids=layout.token_ids[None],
-            position_ids=layout.positions[None],
+            input_ids=cache.layout.token_ids[None],
+            position_ids=cache.layout.positions[None],
             use_cache=True,
             logits_to_keep=kept,
             **arguments,
@@ -78,23 +84,24 @@ class ModelRunner:
         return logits
 
     @torch.inference_mode()
-    def check(self, reference: PreTrainedModel) -> None:
+    def check(self) -> None:
         """Hold a short forward against the model's own attention; raises UnsupportedModel where they differ.
 
         It finds at load what would otherwise be wrong text: recurrent state, a cache that cannot be rolled back,
         unusual attention.
         """
         token_ids = [(7 * i + 3) % min(self.vocab_size, 997) for i in range(12)]
-        reference = reference.train(False)
-        expected = reference(input_ids=torch.tensor([token_ids], device=self.device), use_cache=False).logits[0]
+        expected = self._own_logits(token_ids)
         try:
-            self.forward([Rows(0, 0, token_ids[:5])], [4])
+            cache = SlotCache(self.kv, lay_out([Rows(0, 0, token_ids[:5])], self._sizes, self.device))
+            self._run(cache, [4])
             self.forward([Rows(0, 5, [1, 2, 1, 2])], [0])  # a rejected draft, to be overwritten
             got = self.forward([Rows(0, 5, token_ids[5:])], range(7))
-        except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError, IndexError) as error:
+        except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError, LookupError) as error:
             raise UnsupportedModel(
                 f"model {self.name!r} cannot be driven over KV slots ({str(error).splitlines()[0]})"
             ) from error
+        check_windows(cache.windows, self._model.config, self.name)
         scale = expected[5:].float().abs().max().clamp(min=1.0)
         difference = float((got.float() - expected[5:].float()).abs().max() / scale)
         if not difference < (1e-3 if self.dtype == torch.float32 else 8e-2):
@@ -103,10 +110,16 @@ class ModelRunner:
                 f"{difference:.2g} after a rollback): its state cannot be rolled back, or its attention is special"
             )
 
-
-def context_limit(config: PretrainedConfig, wanted: int) -> int:
-    """Tokens of prompt and completion together: as `wanted`, or as many as the model was made for."""
-    return min(wanted, getattr(config.get_text_config(), "max_position_embeddings", None) or wanted)
+    def _own_logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Logits [len(token_ids), vocab] by the library's own attention and without a cache."""
+        self._model.set_attn_implementation("eager")
+        try:
+            own: torch.Tensor = self._model(
+                input_ids=torch.tensor([token_ids], device=self.device), use_cache=False
+            ).logits[0]
+            return own
+        finally:
+            self._model.set_attn_implementation(IMPLEMENTATION)
 
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:
