@@ -66,6 +66,8 @@ class LatencyHistogram:
         return sum(self.counts)
 
     def observe(self, seconds: float) -> LatencyHistogram:
+        """With one more; less than nothing (the clocks of two machines differ, or one was set back) counts as 0."""
+        seconds = max(seconds, 0.0)
         i = bisect_left(LATENCY_BOUNDS_S, seconds)
         return LatencyHistogram((*self.counts[:i], self.counts[i] + 1, *self.counts[i + 1 :]), self.sum_s + seconds)
 

@@ -142,8 +142,9 @@ class Sequence:
             verify_positions=self.verify_positions,
             draft_positions=self.draft_positions,
             max_k=self.max_k,
-            ttft_s=None if first is None else first - request.created_at,
-            tpot_s=(now - first) / later if first is not None and later > 0 else None,
+            # The endpoint's clock may be ahead of the worker's, and any clock may be set back: no time is negative.
+            ttft_s=None if first is None else max(first - request.created_at, 0.0),
+            tpot_s=max(now - first, 0.0) / later if first is not None and later > 0 else None,
             finish_reason=reason,
             plan_version=self.plan_version,
         )

@@ -27,6 +27,11 @@ class PolicyApplied:
     at: float
 
 
+def _text(written: str) -> str:
+    """What a person wrote, without NUL: PostgreSQL stores none, and would refuse the row."""
+    return written.replace("\0", "")
+
+
 def hour_of(at: float) -> int:
     """Hours since the unix epoch, UTC."""
     return int(at // 3600)
@@ -123,7 +128,7 @@ def decision_row(decision: Decision) -> Row:
         "old_k": decision.old_k,
         "new_k": decision.new_k,
         "reason": str(decision.reason),
-        "sentence": decision.sentence,
+        "sentence": _text(decision.sentence),
         "samples": decision.samples,
         # NaN is no JSON.
         "accept_at": [a if math.isfinite(a) else None for a in decision.accept_at],
@@ -149,7 +154,7 @@ def policy_row(applied: PolicyApplied) -> Row:
     return {
         "revision": applied.policy.revision,
         "applied_at": applied.at,
-        "applied_by": applied.by,
-        "why": applied.why,
+        "applied_by": _text(applied.by),
+        "why": _text(applied.why),
         "text": applied.policy.text,
     }

@@ -249,3 +249,10 @@ def test_two_writers_of_the_same_windows_store_each_once(
         journal.close()
     assert (rows(ledger, Window), rows(ledger, WindowCohort)) == (100, 200)
     assert [j.lost for j in journals] == [0, 0]
+
+
+def test_a_nul_in_what_an_operator_wrote_costs_no_row(journal: SqlJournal, ledger: sa.Engine) -> None:
+    journal.record([], [decision(sentence="kill switch zero by ada: \0")], plan(), AT)
+    journal.policy_applied(policy(), "a\0da", "why\0not", AT)
+    assert journal.flush()
+    assert (rows(ledger, DecisionEntry), rows(ledger, PolicyRevision), journal.lost) == (1, 1, 0)
