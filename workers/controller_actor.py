@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 NAME = "kadence-controller"
 NAMESPACE = "kadence"
 ANSWER_WITHIN_S = 5.0
+CLOSE_WITHIN_S = 15.0  # longer than the journal takes to give up on a locked database
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,14 @@ def _was_restarted() -> bool:
 class ControllerActor:
     """Async, so calls take turns on one thread: the Controller needs no lock."""
 
-    def __init__(self, settings: Settings, policy_text: str) -> None:
+    def __init__(self, settings: Settings, policy_text: str, is_revival: bool = False) -> None:
+        """is_revival: whether a controller ran before in this deployment, so that this one goes on where it was."""
         self._settings = settings
         engine = open_database(settings.database_url)
         self._journal = SqlJournal(engine)
         start = Start(policy_text, last_version=int(time.time()))
         try:
-            start = read_start(engine, policy_text, _was_restarted())
+            start = read_start(engine, policy_text, is_revival or _was_restarted())
         except Exception as error:
             # A database that is away must not stop control; versions from the clock are higher than any counted ones.
             log.warning("the journal cannot be read; starting from the policy file", reason=str(error).splitlines()[0])
@@ -137,13 +139,17 @@ class ControllerActor:
         return self._controller.tick(time.time())
 
     async def close(self) -> None:
-        """Write what is spooled and stop ticking."""
+        """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
+        self._tick()
         await asyncio.to_thread(self._journal.close)
 
 
-def start_controller(settings: Settings, policy_text: str) -> Any:
-    """Get the named actor, creating it where it is not running; Ray restarts it when its process dies."""
+def start_controller(settings: Settings, policy_text: str, *, is_revival: bool = False) -> Any:
+    """Get the named actor, creating it where it is not running; Ray restarts it when its process dies.
+
+    is_revival: this deployment had one before. Raises RayError or ValueError where it cannot be created just now.
+    """
     actor = ray.remote(ControllerActor).options(
         name=NAME,
         namespace=NAMESPACE,
@@ -153,7 +159,7 @@ def start_controller(settings: Settings, policy_text: str) -> Any:
         max_task_retries=0,
         lifetime="detached",
     )
-    return actor.remote(settings, policy_text)
+    return actor.remote(settings, policy_text, is_revival)
 
 
 def find_controller() -> Any:
@@ -178,5 +184,7 @@ def stop_controller() -> None:
     """Let it write what it has, then end it; no error where it is gone already."""
     with contextlib.suppress(ControllerUnreachable, RayError, TimeoutError):
         actor = find_controller()
-        ray.get(actor.close.remote(), timeout=10)
-        ray.kill(actor, no_restart=True)
+        try:
+            ray.get(actor.close.remote(), timeout=CLOSE_WITHIN_S)
+        finally:
+            ray.kill(actor, no_restart=True)

@@ -109,11 +109,11 @@ class RayBackend:
         await self._broadcast(await self._ask("set_kill_switch", mode, by, reason))
 
     async def apply_policy(self, text: str, by: str, why: str) -> str:
-        parse_policy(text, source="the posted policy")
+        policy = parse_policy(text, source="the posted policy")
         plan: Plan = await self._ask("apply_policy", text, by, why)
+        self._policy = policy
         await self._broadcast(plan)
-        await self._refresh()
-        return plan.policy_revision
+        return policy.revision
 
     async def _broadcast(self, plan: Plan) -> None:
         """Tell every worker at once; one that misses it gets the plan with its next report."""

@@ -24,7 +24,8 @@ class ControllerUnreachable(Exception):
 class Reporter:
     """Sends reports in order, each until it is acknowledged; keeps at most `bound`, then drops the oldest and counts.
 
-    send: blocking; raises ControllerUnreachable. A report may arrive twice: its window id makes that harmless.
+    send: blocking; raises ControllerUnreachable, and whatever else it raises counts as that. A report may arrive twice:
+    its window id makes that harmless.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class Reporter:
                     return
             try:
                 self._accept(self._send(batch))
-            except ControllerUnreachable as error:
+            except Exception as error:
+                # Whatever it was: without this thread no plan arrives and no report leaves, and nobody would notice.
                 if reachable:
-                    log.warning("controller unreachable; serving goes on", reason=str(error))
+                    expected = isinstance(error, ControllerUnreachable)
+                    log.warning("controller unreachable; serving goes on", reason=str(error), exc_info=not expected)
                 reachable = False
                 with self._changed:
                     if self._stopping:

@@ -121,6 +121,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from ray import serve
+    from ray.exceptions import RayError
     from ray.serve.config import HTTPOptions
 
     from workers.controller_actor import start_controller, stop_controller
@@ -129,6 +130,8 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
     for noisy in ("ray.serve", "ray._private.authentication"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     ray.init(
+        # Never a cluster that RAY_ADDRESS or `ray start` offers: its applications are not ours to stop.
+        address="local",
         num_cpus=max(2, settings.replicas),
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
@@ -136,6 +139,12 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
         logging_level=logging.WARNING,
         namespace="kadence",
     )
+
+    def revive() -> None:
+        # Serving goes on without a controller; a try that fails is made again at the next look.
+        with contextlib.suppress(RayError, ValueError):
+            start_controller(settings, policy_text, is_revival=True)
+
     try:
         start_controller(settings, policy_text)
         http = HTTPOptions(host=settings.host, port=settings.port)
@@ -144,7 +153,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
             serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
         except RuntimeError as error:
             raise ServingError(_cause(str(error), serve.status())) from error
-        yield lambda: start_controller(settings, policy_text)
+        yield revive
     finally:
         # Ray reports its own orderly ends as errors of a task; nobody should read them as ours.
         with contextlib.redirect_stderr(io.StringIO()):
@@ -188,7 +197,7 @@ class _Dashboard:
 
     def supervise(self) -> None:
         if self._process is None or self._process.poll() is not None:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError, OSError):
                 self._start()
 
     def _start(self) -> None:

@@ -143,7 +143,9 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
     log = home / "up.log"
     arguments = [KADENCE, "up", "--config", str(config)]
     with open(log, "wb") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, cwd=home)
+        # A Ray cluster of someone else's: Kadence starts its own beside it.
+        env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}
+        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, cwd=home, env=env)
     running = Kadence(
         process,
         f"http://127.0.0.1:{port}",

@@ -1,0 +1,81 @@
+"""What the actor adds to the Controller: how it begins, and that nothing is lost when it ends. No Ray is started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from controlplane.settings import Settings, load_settings
+from controlplane.store.engine import open_database
+from controlplane.store.models import Request
+from controlplane.telemetry import Report
+from workers import controller_actor
+from workers.controller_actor import ControllerActor, ControllerState
+
+FIRST, SECOND = (
+    "version: 1\ncohorts:\n  - name: default\n    match: {}\n"
+    f"    speculation: {{tuner: fixed, ladder: [0, 2, 4], start: {start}, fallback: 0}}\n"
+    for start in (2, 4)
+)
+
+
+@pytest.fixture
+def settings(sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Ticks only when told to: the first tick would come after a minute."""
+    monkeypatch.setattr(controller_actor, "_was_restarted", lambda: False)
+    return load_settings(home=tmp_path, database_url=sqlite_ledger_url, tick_s=60.0, plan_ttl_s=100.0)
+
+
+def run(settings: Settings, act: Callable[[ControllerActor], Awaitable[Any]], **begin: Any) -> ControllerState:
+    """Start a controller, act on it, and close it; its state before the close."""
+
+    async def life() -> ControllerState:
+        actor = ControllerActor(settings, FIRST, **begin)
+        await act(actor)
+        state = await actor.state()
+        await actor.close()
+        return state
+
+    return asyncio.run(life())
+
+
+async def nothing(actor: ControllerActor) -> None:
+    pass
+
+
+async def operate(actor: ControllerActor) -> None:
+    await actor.apply_policy(SECOND, by="ada", why="more")
+    await actor.set_kill_switch("zero", by="ada", why="incident")
+
+
+def test_what_was_reported_after_the_last_tick_is_kept_at_the_end(
+    settings: Settings, make_worker_window: Any, make_request_record: Any
+) -> None:
+    async def report(actor: ControllerActor) -> None:
+        await actor.report([Report(make_worker_window(), (make_request_record("last"),))])
+
+    run(settings, report)
+    with open_database(settings.database_url).connect() as connection:
+        assert connection.scalars(sa.select(Request.request_id)).all() == ["last"]
+
+
+def test_a_controller_that_replaces_a_lost_one_keeps_the_kill_switch_and_the_applied_policy(settings: Settings) -> None:
+    run(settings, operate)
+    state = run(settings, nothing, is_revival=True)
+    assert (state.plan.kill_switch, state.policy_text) == ("zero", SECOND)
+
+
+def test_a_new_start_begins_with_the_policy_file(settings: Settings) -> None:
+    run(settings, operate)
+    state = run(settings, nothing)
+    assert (state.plan.kill_switch, state.policy_text) == ("off", FIRST)
+
+
+def test_plan_versions_rise_over_starts(settings: Settings) -> None:
+    before, after = run(settings, operate).plan, run(settings, nothing).plan
+    assert (after.version, after.epoch) > (before.version, before.epoch)
