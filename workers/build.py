@@ -15,7 +15,7 @@ from controlplane.settings import Settings
 from workers.energy import select_energy_reader
 from workers.engine import Engine
 from workers.meter import Meter
-from workers.model_runner import ModelRunner
+from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.resolve import resolve_model
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer
@@ -78,7 +78,13 @@ def build_proposer(
         return NGramProposer()
     folder = resolve_model(where, settings.model_cache)
     check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
-    return DraftModelProposer(_load(folder, settings, device, dtype, where), target.vocab_size)
+    draft = _load(folder, settings, device, dtype, where)
+    if draft.context < target.context:
+        raise UnsupportedModel(
+            f"drafter {where!r} was made for {draft.context} tokens, fewer than the {target.context} of the context; "
+            f"set max_context to {draft.context} or use another drafter"
+        )
+    return DraftModelProposer(draft, target.vocab_size)
 
 
 def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:

@@ -21,7 +21,7 @@ from workers.build import build_engine
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
 from workers.metrics import MetricsSnapshot, WorkerTotals
-from workers.model_runner import context_limit
+from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
 from workers.ray_backend import RayBackend
 from workers.reporter import Reporter
@@ -74,8 +74,8 @@ class Worker:
 
     def check_health(self) -> None:
         """Ray Serve replaces a replica that raises here."""
-        if not self._engine_loop.is_alive:
-            raise RuntimeError("the engine's thread has ended")
+        if not self._engine_loop.is_healthy:
+            raise RuntimeError("the engine's thread has ended, or all of its steps fail")
 
     def __del__(self) -> None:
         if hasattr(self, "_engine_loop"):

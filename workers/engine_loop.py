@@ -16,6 +16,9 @@ from workers.sequence import Chunk, EngineRequest
 
 log = structlog.get_logger(__name__)
 
+FAILED_STEPS_MOST = 3
+"""Failed steps in a row after which an engine counts as broken: a device in an error state fails every one."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Cancel:
@@ -42,6 +45,7 @@ class EngineLoop:
         self._tick_s = tick_s
         self._inbox: queue.SimpleQueue[EngineRequest | _Cancel | None] = queue.SimpleQueue()
         self._records: list[RequestRecord] = []
+        self._failed_steps = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kadence-engine", daemon=True)
 
@@ -55,8 +59,9 @@ class EngineLoop:
         self._thread.join(timeout)
 
     @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def is_healthy(self) -> bool:
+        """Whether the thread runs and its steps do not all fail."""
+        return self._thread.is_alive() and self._failed_steps < FAILED_STEPS_MOST
 
     def submit(self, request: EngineRequest) -> None:
         self._inbox.put(request)
@@ -80,7 +85,9 @@ class EngineLoop:
     def _step(self) -> None:
         try:
             chunks = self._engine.step()
+            self._failed_steps = 0
         except Exception:
+            self._failed_steps += 1
             # Whatever went wrong, the requests of this engine end with an error and the next ones find it empty.
             log.exception("engine step failed")
             chunks = self._engine.fail_all("the worker failed on this step; its requests were ended")
@@ -103,6 +110,11 @@ class EngineLoop:
                 self._engine.submit(item)
             except ValueError as error:
                 self._emit(Chunk(item.request_id, (), "", finish_reason="error", error=str(error)))
+            except Exception:
+                # One request that nobody foresaw must not end the thread that serves all the others.
+                log.exception("request could not be taken", request_id=item.request_id)
+                refused = "the worker could not take this request"
+                self._emit(Chunk(item.request_id, (), "", finish_reason="error", error=refused))
         elif isinstance(item, _Cancel):
             chunk = self._engine.cancel(item.request_id)
             if chunk is not None:
