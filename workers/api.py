@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from jinja2 import TemplateError
@@ -34,10 +34,13 @@ from workers.sse import DONE, ClientGone, EventStream, frame, while_connected
 CHAT_ROUTE = "/v1/chat/completions"
 COMPLETION_ROUTE = "/v1/completions"
 DEFAULT_COMPLETION_TOKENS = 16  # as in the OpenAI API
-_LONG_TEXT = 4096  # characters from which tokenising would hold up the event loop
+_LONG_TEXT = 4096  # characters from which reading or tokenising them would hold up the event loop
+_MESSAGE_COST = 64  # characters that one more message costs a template about as much as
 _SECRET_HEADERS = {"authorization", "cookie", "proxy-authorization"}
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def create_app(backend: Backend) -> FastAPI:
@@ -55,7 +58,8 @@ def create_app(backend: Backend) -> FastAPI:
 
     @app.post(CHAT_ROUTE)
     async def chat(request: Request) -> Response:
-        asked = parse_chat(await read_json(request))
+        body = await read_json(request)
+        asked = await aside(len(body), lambda: parse_chat(body))
         check_model(backend, asked.model)
         if not backend.has_chat_template:
             message = f"This model has no chat template; use {COMPLETION_ROUTE}."
@@ -65,7 +69,8 @@ def create_app(backend: Backend) -> FastAPI:
 
     @app.post(COMPLETION_ROUTE)
     async def complete(request: Request) -> Response:
-        asked = parse_completion(await read_json(request))
+        body = await read_json(request)
+        asked = await aside(len(body), lambda: parse_completion(body))
         check_model(backend, asked.model)
         prompts = [await completion_prompt(backend, prompt) for prompt in asked.prompt]
         return await answer(backend, request, asked, prompts, COMPLETION_ROUTE)
@@ -236,8 +241,12 @@ def check_model(backend: Backend, model: str) -> None:
 
 async def chat_prompt(backend: Backend, asked: ChatRequest) -> tuple[int, ...]:
     messages = [{"role": m.role, "content": m.content} for m in asked.messages]
+
+    def render() -> str:
+        return str(backend.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
     try:
-        text = backend.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = await aside(sum(_MESSAGE_COST + len(m["content"]) for m in messages), render)
     except TemplateError:
         raise invalid("messages", "The chat template of this model refuses this order of roles.") from None
     return await tokenise(backend, text, is_chat=True)
@@ -252,13 +261,18 @@ async def completion_prompt(backend: Backend, prompt: Prompt) -> tuple[int, ...]
     return prompt
 
 
+async def aside(size: int, work: Callable[[], T]) -> T:
+    """The result of `work`, on another thread where its input of `size` characters would hold up all other clients."""
+    return work() if size < _LONG_TEXT else await asyncio.to_thread(work)
+
+
 async def tokenise(backend: Backend, text: str, *, is_chat: bool) -> tuple[int, ...]:
     """Token ids of a prompt; a chat template has written its special tokens itself."""
 
     def encode() -> list[int]:
         return list(backend.tokenizer.encode(text, add_special_tokens=not is_chat, verbose=False))
 
-    token_ids = encode() if len(text) < _LONG_TEXT else await asyncio.to_thread(encode)
+    token_ids = await aside(len(text), encode)
     if not token_ids:
         raise invalid("messages" if is_chat else "prompt", "The prompt has no tokens; send some text.")
     return tuple(token_ids)

@@ -100,8 +100,8 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "emitted_tokens": ("Completion tokens.", _COHORT),
     "plain_steps": ("Steps that drafted nothing.", _COHORT),
     "requests_started": ("Requests that were given to a worker's engine.", _COHORT),
-    "requests_finished": ("Requests that ended, well or not.", _COHORT),
-    "requests_failed": ("Requests that ended in an error.", _COHORT),
+    "requests_finished": ("Requests that ended with an answer.", _COHORT),
+    "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
 }  # fmt: skip
 _HISTOGRAMS = {

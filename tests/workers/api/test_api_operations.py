@@ -1,5 +1,6 @@
 """Health, models, metrics, administration, and the headers on every answer."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +158,17 @@ def test_the_openapi_document_has_every_route_and_no_broken_reference(ask: Ask) 
     used = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
     assert used <= document["components"]["schemas"].keys()
     assert "$defs" not in text
+
+
+def test_a_long_chat_is_rendered_beside_the_event_loop(ask: Ask, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered_on = set()
+    render = backend.tokenizer.apply_chat_template
+
+    def watched(*args: Any, **options: Any) -> Any:
+        rendered_on.add(threading.current_thread())
+        return render(*args, **options)
+
+    monkeypatch.setattr(backend.tokenizer, "apply_chat_template", watched)
+    messages = [{"role": "user", "content": "a"}] * 500
+    ask("POST", "/v1/chat/completions", json={"model": "tiny", "messages": messages})
+    assert rendered_on and threading.main_thread() not in rendered_on
