@@ -131,7 +131,13 @@ class SlotCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [1, kv_heads, rows, head_dim] of one layer; returns it unchanged (attention reads the slots)."""
         for store, new in ((self.kv.keys, key_states), (self.kv.values, value_states)):
-            flat = store[layer_idx].view(-1, new.shape[1], new.shape[3])
+            heads, head_dim = store[layer_idx].shape[2:]
+            if new.shape[1::2] != (heads, head_dim):
+                raise ValueError(
+                    f"layer {layer_idx} keeps {new.shape[1]} heads of {new.shape[3]}, its configuration says {heads} "
+                    f"of {head_dim}"
+                )
+            flat = store[layer_idx].view(-1, heads, head_dim)
             flat.index_copy_(0, self.layout.flat_index, new[0].transpose(0, 1))
         return key_states, value_states
 

@@ -62,7 +62,9 @@ class ModelRunner:
             raise
         except Exception as error:  # the library's own, the file system's, and those of code found in the folder
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise UnsupportedModel(f"cannot load a model from {folder}: {reason}") from error
+            if IMPLEMENTATION in reason:
+                reason = "it computes attention of its own"
+            raise UnsupportedModel(f"cannot load a model from {folder}: {reason[:200]}") from error
         return runner
 
     @torch.inference_mode()

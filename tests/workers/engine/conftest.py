@@ -1,0 +1,244 @@
+"""A tiny random model, a tokenizer for it, and an engine around them: a millisecond a forward."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from controlplane.decision.plan import Plan
+from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
+from workers.attention import IMPLEMENTATION
+from workers.engine import Engine
+from workers.meter import Meter
+from workers.model_runner import ModelRunner
+from workers.plan_client import PlanClient, constant_plan
+from workers.proposers.base import Proposer
+from workers.proposers.draft_model import DraftModelProposer
+from workers.proposers.ngram import NGramProposer
+from workers.proposers.none import NoProposer
+from workers.sequence import Chunk, EngineRequest, SamplingParams
+from workers.target import Target
+from workers.verifier import Verifier
+
+VOCAB = 48
+EOS = 2
+CONTEXT = 256
+COHORT = "default"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """More threads only cost time on a model this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@lru_cache
+def tiny_model(
+    seed: int = 0,
+    layers: int = 2,
+    dtype: torch.dtype = torch.float32,
+    vocab: int = VOCAB,
+    attention: str = IMPLEMENTATION,
+    **config: Any,
+) -> Any:
+    """A random Llama whose logits are far from flat, so that greedy text is not one repeated token."""
+    torch.manual_seed(seed)
+    values: dict[str, Any] = {
+        "vocab_size": vocab,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "initializer_range": 0.35,
+        "bos_token_id": 1,
+        "eos_token_id": EOS,
+        "attn_implementation": attention,
+    }
+    return LlamaForCausalLM(LlamaConfig(**{**values, **config})).to(dtype).train(False)
+
+
+@pytest.fixture(scope="session")
+def make_runner() -> Callable[..., ModelRunner]:
+    """make_runner(seed=0, layers=2, slots=8, context=CONTEXT, ...): a tiny model over slots of its own."""
+
+    def make(*args: Any, slots: int = 8, context: int = CONTEXT, **model: Any) -> ModelRunner:
+        return ModelRunner(tiny_model(*args, **model), slots, context, "tiny")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def own_logits() -> Callable[..., torch.Tensor]:
+    """own_logits(token_ids [n, length], vocab=..., ...): the tiny model's logits by the library's own attention."""
+
+    def logits(token_ids: Sequence[Sequence[int]], **model: Any) -> torch.Tensor:
+        with torch.inference_mode():
+            ids = torch.tensor(token_ids)
+            return tiny_model(attention="eager", **model)(input_ids=ids, use_cache=False).logits
+
+    return logits
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Token n is the word `tn`."""
+    backend = Tokenizer(WordLevel({f"t{n}": n for n in range(VOCAB)}, unk_token="t0"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+@dataclass(slots=True)
+class Finished:
+    """All that came out of one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    record: RequestRecord | None = None
+    error: str | None = None
+    chunks: int = 0
+
+
+def _collect(out: dict[str, Finished], chunks: Sequence[Chunk]) -> None:
+    """Add chunks to what their requests gave."""
+    for chunk in chunks:
+        done = out.setdefault(chunk.request_id, Finished())
+        done.token_ids += chunk.token_ids
+        done.text += chunk.text
+        done.steps += chunk.steps
+        done.chunks += 1
+        done.record = chunk.record or done.record
+        done.error = chunk.error or done.error
+
+
+def _drain(engine: Engine, at_most: int = 5000) -> dict[str, Finished]:
+    """Step until nothing is left; what each request gave."""
+    out: dict[str, Finished] = {}
+    for _ in range(at_most):
+        if not engine.has_work:
+            return out
+        _collect(out, engine.step())
+    raise AssertionError("the engine did not come to an end")
+
+
+def _ask(
+    prompt: Sequence[int], request_id: str = "r", *, cohort: str = COHORT, max_tokens: int = 24, **sampling: Any
+) -> EngineRequest:
+    sampling.setdefault("temperature", 0.0)
+    return EngineRequest(request_id, tuple(prompt), SamplingParams(max_tokens, **sampling), cohort, created_at=0.0)
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="session")
+def collect() -> Callable[[dict[str, Finished], Sequence[Chunk]], None]:
+    """collect(out, chunks): add chunks to what each request gave, by id."""
+    return _collect
+
+
+@pytest.fixture(scope="session")
+def drain() -> Callable[..., dict[str, Finished]]:
+    """drain(engine): step until nothing is left; what each request gave, by id."""
+    return _drain
+
+
+@pytest.fixture(scope="session")
+def ask() -> Callable[..., EngineRequest]:
+    """ask(prompt, request_id="r", cohort=..., max_tokens=24, temperature=0.0, ...): a request."""
+    return _ask
+
+
+MakeEngine = Callable[..., Engine]
+
+
+def _plan(k: int | Mapping[str, int]) -> Plan:
+    """A plan that never expires: one K for all cohorts, or one for each of those named."""
+    if isinstance(k, int):
+        return constant_plan(k, [COHORT, "a", "b"])
+    by_load = {cohort: (n,) * len(LOAD_BUCKETS) for cohort, n in k.items()}
+    return Plan(0, 0, 0.0, math.inf, by_load, {}, "constant")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still until the test moves it."""
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
+    """make_engine(k=4, proposer="ngram" | "none" | "draft" | "target", slots=8, dtype=..., eos=...): an idle engine.
+
+    k may be one K by cohort. "draft" is an unrelated draft model, mostly rejected; "target" the target itself, always
+    accepted when greedy.
+    """
+
+    def make(
+        k: int | Mapping[str, int] = 4,
+        proposer: str | Proposer = "ngram",
+        *,
+        slots: int = 8,
+        dtype: torch.dtype = torch.float32,
+        eos: Sequence[int] = (EOS,),
+        vocab: int = VOCAB,
+        clock: Callable[[], float] | None = None,
+        tokenizer: Any = tokenizer,
+    ) -> Engine:
+        clock = clock or Clock()
+
+        def runner(seed: int = 0, layers: int = 2) -> ModelRunner:
+            return ModelRunner(tiny_model(seed, layers, dtype, vocab), slots, CONTEXT, "tiny")
+
+        if isinstance(proposer, str):
+            proposer = {
+                "none": NoProposer,
+                "ngram": lambda: NGramProposer(1, 3),
+                "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
+                "target": lambda: DraftModelProposer(runner(), vocab),
+            }[proposer]()
+        return Engine(
+            Target(runner()),
+            proposer,
+            Verifier(list(eos), backend="naive"),
+            PlanClient(_plan(k), clock),
+            Meter("worker", 1, "tiny", proposer.name, "cpu-test", clock),
+            tokenizer,
+            eos,
+            clock,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Prompts of 1 to 150 tokens (more than one prefill chunk), some with repeats for the n-gram proposer."""
+    numbers = torch.Generator().manual_seed(5)
+    lengths = [1, 2, 3, 5, 8, 17, 33, 64, 100, 129, 150]
+    random = [torch.randint(3, VOCAB, (n,), generator=numbers).tolist() for n in lengths]
+    repeats = [list(itertools.islice(itertools.cycle(p[:4]), 20)) for p in random[5:8]]
+    return random + repeats
