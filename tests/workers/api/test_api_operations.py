@@ -171,4 +171,5 @@ def test_a_long_chat_is_rendered_beside_the_event_loop(ask: Ask, backend: Any, m
     monkeypatch.setattr(backend.tokenizer, "apply_chat_template", watched)
     messages = [{"role": "user", "content": "a"}] * 500
     ask("POST", "/v1/chat/completions", json={"model": "tiny", "messages": messages})
-    assert rendered_on and threading.main_thread() not in rendered_on
+    assert rendered_on
+    assert threading.main_thread() not in rendered_on
