@@ -20,16 +20,13 @@ from typing import Protocol
 from controlplane.decision.decide import CohortState, Decision, Reason, decide, k_by_load, observe
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import CohortPolicy, Policy
-from controlplane.telemetry import LOAD_BUCKETS, Report, WindowId, WorkerWindow, merge_cohorts
+from controlplane.seen_windows import SeenWindows
+from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow, merge_cohorts
 
 log = logging.getLogger(__name__)
 
 LATE_S = 60.0
 """A window that ended longer ago than this is journalled but no longer decided on."""
-
-
-REMEMBERED_WINDOWS, REMEMBERED_WORKERS = 4096, 1024
-"""How many windows of one worker's start, and how many worker starts, are known again when they come twice."""
 
 
 class Journal(Protocol):
@@ -55,7 +52,7 @@ class Controller:
         self._states = {cohort.name: CohortState() for cohort in policy.cohorts}
         self._kill_switch: KillSwitch = "off"
         self._pending: list[Report] = []
-        self._seen = _SeenWindows()
+        self._seen = SeenWindows()
         self._refused: Counter[str] = Counter()
         self._decided: Counter[tuple[str, str]] = Counter()
         self._told: dict[tuple[str, int], tuple[int, Reason]] = {}
@@ -105,8 +102,19 @@ class Controller:
         return self._plan
 
     def tick(self, now: float) -> Plan:
-        """Decide on what was reported since the last tick and publish. now: unix seconds."""
+        """Decide on what was reported since the last tick and publish. now: unix seconds.
+
+        Where deciding fails, that is raised after the reports were journalled; the plan is not renewed, so it expires.
+        """
         reports, self._pending = self._pending, []
+        try:
+            decisions = self._decide(reports, now)
+        except Exception:
+            self._record(reports, (), self._plan, now)
+            raise
+        return self._publish(reports, decisions, now)
+
+    def _decide(self, reports: Sequence[Report], now: float) -> list[Decision]:
         fresh = [r.window for r in reports if r.window.ended_at >= now - LATE_S]
         self._refused["late"] += len(reports) - len(fresh)
         windows = merge_cohorts(cohort for window in fresh for cohort in window.cohorts)
@@ -119,7 +127,7 @@ class Controller:
             elif window is not None:
                 state = observe(state, window, now)
             self._states[cohort.name] = state
-        return self._publish(reports, decisions, now)
+        return decisions
 
     def apply_policy(self, policy: Policy, *, by: str, why: str, now: float) -> None:
         """Put another policy in force and publish at once. Cohorts that keep name and ladder keep what was learnt.
@@ -188,11 +196,14 @@ class Controller:
         self._plan = drawn
         stamped = [replace(decision, plan_version=drawn.version) for decision in decisions]
         self._decided.update((decision.cohort, decision.reason.value) for decision in stamped)
+        self._record(reports, [d for d in stamped if self._is_news(d)], drawn, now)
+        return drawn
+
+    def _record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
         try:
-            self._journal.record(reports, [d for d in stamped if self._is_news(d)], drawn, now)
+            self._journal.record(reports, decisions, plan, now)
         except Exception:
             self._journal_failed()
-        return drawn
 
     def _is_news(self, decision: Decision) -> bool:
         """Whether it moves K, or has another reason than the last one there: a repeated hold says nothing."""
@@ -280,27 +291,3 @@ def _rested(state: CohortState, now: float) -> CohortState:
     """With every probe dropped and every wait begun anew."""
     cells = tuple(None if c is None else replace(c, probe=None, changed_at=now, waits_from=now) for c in state.cells)
     return replace(state, cells=cells)
-
-
-class _SeenWindows:
-    """Knows a window again. Bounded: of each worker's start only the newest REMEMBERED_WINDOWS sequence numbers.
-
-    Anything older than those counts as seen: it is minutes late, and the journal has it or will never miss it.
-    """
-
-    def __init__(self) -> None:
-        self._by_start: dict[tuple[str, int], tuple[int, set[int]]] = {}
-
-    def add(self, window: WindowId) -> bool:
-        """Whether this is the first time that `window` is seen."""
-        start = (window.worker, window.epoch)
-        newest, known = self._by_start.pop(start, (window.sequence, set()))
-        self._by_start[start] = (max(newest, window.sequence), known)  # last again: the start heard from most lately
-        if len(self._by_start) > REMEMBERED_WORKERS:
-            del self._by_start[next(iter(self._by_start))]
-        if window.sequence in known or window.sequence <= newest - REMEMBERED_WINDOWS:
-            return False
-        known.add(window.sequence)
-        if len(known) > 2 * REMEMBERED_WINDOWS:
-            known.difference_update([s for s in known if s <= newest - REMEMBERED_WINDOWS])
-        return True

@@ -240,6 +240,16 @@ def test_a_journal_that_fails_does_not_stop_control(caplog: pytest.LogCaptureFix
     assert "journal failed" in caplog.text
 
 
+def test_a_tick_that_fails_to_decide_still_journals_what_was_reported() -> None:
+    cohorts = tuple(replace(c, speculation=replace(c.speculation, tuner="unheard-of")) for c in POLICY.cohorts)
+    journal = KeptJournal()
+    control = controller(journal, replace(POLICY, cohorts=cohorts))
+    control.observe(report())
+    with pytest.raises(KeyError):
+        control.tick(T0)
+    assert len(journal.reports) == 1
+
+
 def test_the_kill_switch_overrides_at_once_and_is_journalled_with_who_and_why() -> None:
     journal = KeptJournal()
     control = controller(journal)
