@@ -53,9 +53,13 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     vocab: int = VOCAB,
     attention: str = IMPLEMENTATION,
+    nudge: float = 0.0,
     **config: Any,
 ) -> Any:
-    """A random Llama whose logits are far from flat, so that greedy text is not one repeated token."""
+    """A random Llama whose logits are far from flat, so that greedy text is not one repeated token.
+
+    nudge: standard deviation of what is added to each weight, for a model that is near another.
+    """
     torch.manual_seed(seed)
     values: dict[str, Any] = {
         "vocab_size": vocab,
@@ -70,12 +74,16 @@ def tiny_model(
         "eos_token_id": EOS,
         "attn_implementation": attention,
     }
-    return LlamaForCausalLM(LlamaConfig(**{**values, **config})).to(dtype).train(False)
+    model: Any = LlamaForCausalLM(LlamaConfig(**{**values, **config}))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += nudge * torch.randn_like(weight)
+    return model.to(dtype).train(False)
 
 
 @pytest.fixture(scope="session")
 def make_runner() -> Callable[..., ModelRunner]:
-    """make_runner(seed=0, layers=2, slots=8, context=CONTEXT, ...): a tiny model over slots of its own."""
+    """A tiny model over slots of its own, by `make(seed, layers, slots=, context=, ...)`."""
 
     def make(*args: Any, slots: int = 8, context: int = CONTEXT, **model: Any) -> ModelRunner:
         return ModelRunner(tiny_model(*args, **model), slots, context, "tiny")
@@ -85,7 +93,7 @@ def make_runner() -> Callable[..., ModelRunner]:
 
 @pytest.fixture(scope="session")
 def own_logits() -> Callable[..., torch.Tensor]:
-    """own_logits(token_ids [n, length], vocab=..., ...): the tiny model's logits by the library's own attention."""
+    """The tiny model's logits [n, length, vocab] by the library's own attention."""
 
     def logits(token_ids: Sequence[Sequence[int]], **model: Any) -> torch.Tensor:
         with torch.inference_mode():
@@ -156,19 +164,19 @@ class Clock:
 
 @pytest.fixture(scope="session")
 def collect() -> Callable[[dict[str, Finished], Sequence[Chunk]], None]:
-    """collect(out, chunks): add chunks to what each request gave, by id."""
+    """Adds chunks to what each request gave, by id."""
     return _collect
 
 
 @pytest.fixture(scope="session")
 def drain() -> Callable[..., dict[str, Finished]]:
-    """drain(engine): step until nothing is left; what each request gave, by id."""
+    """Steps an engine until nothing is left; returns what each request gave, by id."""
     return _drain
 
 
 @pytest.fixture(scope="session")
 def ask() -> Callable[..., EngineRequest]:
-    """ask(prompt, request_id="r", cohort=..., max_tokens=24, temperature=0.0, ...): a request."""
+    """A request, greedy unless told otherwise."""
     return _ask
 
 
@@ -191,10 +199,10 @@ def clock() -> Clock:
 
 @pytest.fixture(scope="session")
 def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
-    """make_engine(k=4, proposer="ngram" | "none" | "draft" | "target", slots=8, dtype=..., eos=...): an idle engine.
+    """An idle engine around tiny models.
 
-    k may be one K by cohort. "draft" is an unrelated draft model, mostly rejected; "target" the target itself, always
-    accepted when greedy.
+    k: one K, or one by cohort. proposer: "none", "ngram", or one of three draft models: "draft" is an unrelated
+    one, mostly rejected; "close" one near the target; "target" is the target itself, always accepted when greedy.
     """
 
     def make(
@@ -210,16 +218,18 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     ) -> Engine:
         clock = clock or Clock()
 
-        def runner(seed: int = 0, layers: int = 2) -> ModelRunner:
-            return ModelRunner(tiny_model(seed, layers, dtype, vocab), slots, CONTEXT, "tiny")
+        def runner(seed: int = 0, layers: int = 2, nudge: float = 0.0) -> ModelRunner:
+            return ModelRunner(tiny_model(seed, layers, dtype, vocab, nudge=nudge), slots, CONTEXT, "tiny")
 
+        named: dict[str, Callable[[], Proposer]] = {
+            "none": NoProposer,
+            "ngram": lambda: NGramProposer(1, 3),
+            "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
+            "close": lambda: DraftModelProposer(runner(nudge=0.01), vocab),
+            "target": lambda: DraftModelProposer(runner(), vocab),
+        }
         if isinstance(proposer, str):
-            proposer = {
-                "none": NoProposer,
-                "ngram": lambda: NGramProposer(1, 3),
-                "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
-                "target": lambda: DraftModelProposer(runner(), vocab),
-            }[proposer]()
+            proposer = named[proposer]()
         return Engine(
             Target(runner()),
             proposer,
