@@ -1,18 +1,20 @@
-"""`kadence policy check` and `kadence policy show`: what is wrong with a policy file, and what it comes to."""
+"""`kadence policy check`, `show` and `apply`: what is wrong with a policy file, what it says, and put it in force."""
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 
 from controlplane.policy import CohortPolicy, Policy, PolicyError, PolicyFileError, load_policy
 
 GOOD, BAD, WRONG_USE = 0, 1, 2
 
-policy_app = typer.Typer(name="policy", help="Check and show policy files.", no_args_is_help=True)
+policy_app = typer.Typer(name="policy", help="Check, show and apply policy files.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="The policy file (YAML).", metavar="FILE")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -48,6 +50,48 @@ def show(file: File, as_json: AsJson = False) -> None:
                     f"{name} {_text(value)}" for name, value in fields.items() if value not in (None, [], {})
                 )
                 typer.echo(f"  {section:<12} {said or ('every request' if section == 'match' else 'none')}")
+
+
+@policy_app.command()
+def apply(
+    file: File,
+    why: Annotated[str, typer.Option(help="For the journal: why the policy changes.")] = "",
+    url: Annotated[str, typer.Option(help="The running endpoint.")] = "http://127.0.0.1:8000",
+    admin_key: Annotated[
+        str | None, typer.Option(envvar="KADENCE_ADMIN_KEY", help="Not needed on loopback where none is set.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a policy file in force on a running endpoint, without a restart. Exit code 1: refused or not reached."""
+    policy = _load(file, as_json)
+    headers = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
+    try:
+        answer = httpx.put(
+            f"{url.rstrip('/')}/admin/policy",
+            params={"by": getpass.getuser(), "why": why},
+            content=policy.text.encode(),
+            headers=headers,
+            timeout=15,
+        )
+        refusal = None if answer.is_success else _refusal(answer)
+    except httpx.HTTPError as error:
+        refusal = f"{url} cannot be reached ({error}); is `kadence up` running there?"
+    if refusal is not None:
+        typer.echo(json.dumps({"ok": False, "message": refusal}) if as_json else refusal, err=not as_json)
+        raise typer.Exit(BAD)
+    _warn(file, policy)
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "file": str(file), **_summary(policy)}))
+    else:
+        typer.echo(f"{file}: in force at {url}, revision {policy.revision}")
+
+
+def _refusal(answer: httpx.Response) -> str:
+    """What the endpoint said, in one line."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.url} answered {answer.status_code}"
 
 
 def _load(file: Path, as_json: bool) -> Policy:

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, extra="forbid", frozen=True, protected_namespaces=(), env_ignore_empty=True
     )
 
-    home: Path = Field(Path(".kadence"), description="folder of the database, the plan cache and logs")
+    home: Path = Field(Path(".kadence"), description="folder of the database and of logs")
     database_url: str = Field("", description="SQLAlchemy URL; empty means sqlite:///<home>/kadence.db")
     policy: Path = Field(Path("policies.yaml"), description="the operator's policy file")
     prices: Path = Field(Path("prices.yaml"), description="the price sheet")

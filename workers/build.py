@@ -28,10 +28,14 @@ from workers.verifier import Verifier
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class DeviceError(ValueError):
+    """The device that was asked for is not there."""
+
+
 def choose_device(device: str) -> torch.device:
-    """Raises ValueError when CUDA is asked for and absent."""
+    """Raises DeviceError when CUDA is asked for and absent."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+        raise DeviceError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
@@ -40,8 +44,7 @@ def build_engine(
 ) -> tuple[Engine, Any]:
     """Load the models of `settings` and return the engine and its tokenizer.
 
-    Raises ValueError (of which UnsupportedModel, ModelError and VocabularyMismatch are kinds) with one line on what to
-    change.
+    Raises DeviceError, UnsupportedModel, ModelError or VocabularyMismatch, each one line on what to change.
     """
     # Ray gives a process one thread by default; speed and rounding depend on the number, so it is always explicit.
     torch.set_num_threads(settings.worker_threads)

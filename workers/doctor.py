@@ -125,8 +125,8 @@ def check_threads(settings: Settings) -> Check:
 
 def check_compiler() -> Check:
     found = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
-    advice = "install g++ (Debian, Ubuntu: apt-get install g++) to let torch compile the decoding step"
-    return Check("compiler", True, found or "no C++ compiler; steps run uncompiled", "" if found else advice)
+    advice = "install g++ (Debian, Ubuntu: apt-get install g++) for Triton on a GPU"
+    return Check("compiler", True, found or "no C++ compiler", "" if found else advice)
 
 
 def check_triton(device: str) -> Check:

@@ -78,8 +78,9 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
         check_can_start(settings)
     choose_device(settings.device)
     settings.home.mkdir(parents=True, exist_ok=True)
+    prices = load_prices(settings.prices)
     upgrade(settings.database_url)
-    save_prices(open_database(settings.database_url), load_prices(settings.prices))
+    save_prices(open_database(settings.database_url), prices)
     with progress_bars() as on_progress:
         for name in (settings.model, settings.drafter.partition(":")[2]):
             if name:

@@ -281,6 +281,18 @@ def test_a_policy_put_over_http_is_obeyed_without_a_restart(kadence, ask) -> Non
         assert httpx.put(f"{kadence.url}/admin/policy", content=text, timeout=10).status_code == 200
 
 
+def test_policy_apply_puts_a_file_in_force(kadence, ask, tmp_path) -> None:
+    text = httpx.get(f"{kadence.url}/admin/policy", timeout=10).text
+    changed = tmp_path / "policies.yaml"
+    changed.write_text(text.replace("start: 4, fallback: 2", "start: 2, fallback: 2"))
+    applied = kadence.run("policy", "apply", str(changed), "--url", kadence.url, "--why", "a test")
+    try:
+        assert (applied.returncode, applied.stderr) == (0, "")
+        assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 2
+    finally:
+        httpx.put(f"{kadence.url}/admin/policy", content=text, timeout=10)
+
+
 def test_a_frozen_controller_leaves_serving_up_on_the_fallback_k(kadence, ask, eventually) -> None:
     pid = kadence.pid_of("ray::ControllerActor")
     os.kill(pid, signal.SIGSTOP)
