@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     drafter: str = Field("ngram", description="ngram, none, or draft_model:<folder or id>")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means all physical cores")
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
     sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=1, le=65535)
@@ -107,14 +107,15 @@ class Settings(BaseSettings):
 
     @property
     def worker_threads(self) -> int:
-        """CPU threads of one worker: as set, or the physical cores this process may use."""
-        return self.threads or physical_cores()
+        """CPU threads of one worker: as set, or its share of the physical cores this process may use."""
+        return self.threads or max(1, physical_cores() // self.replicas)
 
     def price_key(self, gpu_name: str | None = None) -> str:
         """The `sku` to look prices up by; `gpu_name` is the accelerator's name where the worker runs on one."""
         if self.sku != "auto":
             return self.sku
-        return gpu_sku(gpu_name) if gpu_name else f"cpu-{physical_cores()}core"
+        # By its own threads, so that several workers on one machine do not each bill the whole of it.
+        return gpu_sku(gpu_name) if gpu_name else f"cpu-{self.worker_threads}core"
 
 
 def load_settings(config: Path | None = None, **flags: Any) -> Settings:

@@ -72,6 +72,11 @@ def create_app(backend: Backend) -> FastAPI:
         body = await read_json(request)
         asked = await aside(len(body), lambda: parse_completion(body))
         check_model(backend, asked.model)
+        if len(asked.prompt) > backend.max_prompts:
+            raise invalid(
+                "prompt",
+                f"{len(asked.prompt)} prompts in one request; this server takes at most {backend.max_prompts}.",
+            )
         prompts = [await completion_prompt(backend, prompt) for prompt in asked.prompt]
         return await answer(backend, request, asked, prompts, COMPLETION_ROUTE)
 

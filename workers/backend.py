@@ -43,11 +43,13 @@ class Backend(Protocol):
     """All that the endpoint asks of the rest of Kadence.
 
     tokenizer: a transformers tokenizer of the model. max_context: tokens of prompt and completion together.
+    max_prompts: of one request; more could never be taken in at once.
     admin_key: None leaves the admin routes open to loopback clients only.
     """
 
     model_id: str
     max_context: int
+    max_prompts: int
     tokenizer: Any
     has_chat_template: bool
     admin_key: str | None

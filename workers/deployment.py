@@ -17,7 +17,7 @@ from controlplane.settings import Settings
 from controlplane.telemetry import Report
 from workers.api import create_app
 from workers.backend import Overloaded
-from workers.build import build_engine
+from workers.build import build_engine, choose_device
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
 from workers.metrics import MetricsSnapshot, WorkerTotals
@@ -112,6 +112,8 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    # A GPU to each worker, so that two of them never share one and bill it twice.
+    gpus = 1 if choose_device(settings.device).type == "cuda" else 0
     worker = serve.deployment(
         name="Worker",
         num_replicas=settings.replicas,
@@ -119,7 +121,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         max_ongoing_requests=2 * limit + 16,
         graceful_shutdown_timeout_s=DRAIN_S,
         health_check_period_s=5,
-        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": environment}},
+        ray_actor_options={"num_cpus": 0, "num_gpus": gpus, "runtime_env": {"env_vars": environment}},
     )(Worker)
 
     def build_endpoint() -> Any:

@@ -135,7 +135,8 @@ class Meter:
 
     def close(self, gauges: Gauges) -> WorkerWindow:
         """Close the open window and start the next one where it ends."""
-        now = self._clock()
+        # A clock that was set back must not make a window of negative length: its rows would be refused.
+        now = max(self._clock(), self._started_at)
         energy_uj, source = self._read_energy()
         self._sequence += 1
         window = WorkerWindow(
@@ -146,7 +147,7 @@ class Meter:
             started_at=self._started_at,
             ended_at=now,
             # A step that ends as the window closes may have begun before it: never more busy than long.
-            busy_s=min(self._busy_s, max(now - self._started_at, 0.0)),
+            busy_s=min(self._busy_s, now - self._started_at),
             energy_uj=energy_uj,
             energy_source=source,
             plan_version=gauges.plan_version,
@@ -159,5 +160,5 @@ class Meter:
             cohorts=tuple(open_cohort.close(name) for name, open_cohort in sorted(self._cohorts.items())),
             latency=tuple(LatencyCell(*cell, *sums) for cell, sums in sorted(self._latency.items())),
         )
-        self._reset(now)
+        self._reset(self._clock())
         return window

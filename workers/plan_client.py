@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
@@ -25,16 +26,19 @@ def constant_plan(k: int, cohorts: Iterable[str]) -> Plan:
 
 
 class PlanClient:
-    """Holds the current plan. `accept` may be called from another thread: it swaps one reference."""
+    """Holds the current plan. `accept` may be called from any thread; readers see one reference swapped."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan = plan
         self._clock = clock
+        self._accepting = threading.Lock()
 
     def accept(self, plan: Plan) -> None:
         """Take a newer plan; an older epoch (a controller that lost) or an older version is ignored."""
-        if (plan.epoch, plan.version) >= (self.plan.epoch, self.plan.version):
-            self.plan = plan
+        # A broadcast and a report's answer may arrive together: the older one must not come last.
+        with self._accepting:
+            if (plan.epoch, plan.version) >= (self.plan.epoch, self.plan.version):
+                self.plan = plan
 
     @property
     def is_expired(self) -> bool:

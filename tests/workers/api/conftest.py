@@ -71,6 +71,7 @@ class ScriptedBackend:
     chunks_before: int = 2
     model_id: str = "tiny"
     max_context: int = 200
+    max_prompts: int = 16
     admin_key: str | None = None
     has_chat_template: bool = True
     is_ready: bool = True

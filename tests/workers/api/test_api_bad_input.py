@@ -258,3 +258,8 @@ def test_a_fault_of_the_endpoint_itself_is_an_error_object_without_a_traceback(
     monkeypatch.setattr(backend, "policy", lambda: 1 / 0)
     response = ask("POST", "/v1/completions", json={"model": "tiny", "prompt": "a"})
     assert response.headers["x-request-id"] in error_of(response, 500)["message"]
+
+
+def test_more_prompts_than_could_ever_be_taken_in_are_refused_at_once(complete: Ask, backend: Any) -> None:
+    error = error_of(complete(prompt=["hi"] * (backend.max_prompts + 1)), 400)
+    assert error["param"] == "prompt"
