@@ -43,17 +43,19 @@ def check_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> None:
 
 @dataclass(slots=True)
 class _DraftState:
-    """A sequence's slot in the draft model, and the tokens whose KV it holds."""
+    """A sequence's slot in the draft model, and the tokens whose KV it holds: `confirmed` of them for good."""
 
     slot: int
     fed: list[int] = field(default_factory=list)
+    confirmed: int = 0
 
     def keep_common(self, token_ids: Seq[int]) -> None:
-        """Forget what was fed but not committed: rejected drafts lie at the end."""
-        n = min(len(self.fed), len(token_ids) - 1)
-        while n and self.fed[n - 1] != token_ids[n - 1]:
-            n -= 1
+        """Forget what was fed but not committed: from the first rejected draft on, whatever lies behind it."""
+        n, end = self.confirmed, min(len(self.fed), len(token_ids) - 1)
+        while n < end and self.fed[n] == token_ids[n]:
+            n += 1
         del self.fed[n:]
+        self.confirmed = n
 
 
 class DraftModelProposer:

@@ -87,9 +87,9 @@ def test_the_mix_reaches_what_it_should(outcome) -> None:
     assert all(reasons[reason] >= 5 for reason in ("stop", "length", "cancelled"))
     accepted = sum(r.accepted_tokens for r in outcome.records.values())
     ended = sum(is_ended(chunks[-1]) for chunks in outcome.chunks.values())
-    assert accepted >= 10
-    if outcome.engine.proposer.name != "ngram":
-        assert accepted >= 200 and ended >= 10
+    least = (10, 0) if outcome.engine.proposer.name == "ngram" else (200, 10)
+    assert accepted >= least[0]
+    assert ended >= least[1]
     assert len(outcome.windows) > 3
 
 
