@@ -28,7 +28,7 @@ class VocabularyMismatch(ValueError):
 
 
 def check_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> None:
-    """Raise VocabularyMismatch naming the first differing id; ids that only one side has count as padding.
+    """Raise VocabularyMismatch naming the first id that does not mean the same token to both.
 
     Embedding tables are padded beyond the tokenizer, so their sizes may differ while the tokens are the same.
     """
@@ -79,7 +79,7 @@ class DraftModelProposer:
             rows = []
             for b in active:
                 state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
-                rows.append(Rows(state.slot, len(token_ids) - 1, token_ids[-1:]))
+                rows.append(Rows(state.slot, len(token_ids) - 1, self._embeddable(token_ids[-1:])))
                 state.fed.append(token_ids[-1])
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
@@ -108,9 +108,13 @@ class DraftModelProposer:
         missing = sequence.token_ids[len(state.fed) : -1]
         for i in range(0, len(missing), CATCH_UP_CHUNK):
             chunk = missing[i : i + CATCH_UP_CHUNK]
-            self._runner.forward([Rows(state.slot, len(state.fed), chunk)], [0])
+            self._runner.forward([Rows(state.slot, len(state.fed), self._embeddable(chunk))], [0])
             state.fed += chunk
         return len(missing)
+
+    def _embeddable(self, token_ids: list[int]) -> list[int]:
+        """Ids of the target's padding may lie outside the draft model's table; a stand-in only costs acceptance."""
+        return [min(token_id, self._runner.vocab_size - 1) for token_id in token_ids]
 
     def _to_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
         """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ."""
