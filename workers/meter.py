@@ -136,7 +136,8 @@ class Meter:
     def close(self, gauges: Gauges) -> WorkerWindow:
         """Close the open window and start the next one where it ends."""
         # A clock that was set back must not make a window of negative length: its rows would be refused.
-        now = max(self._clock(), self._started_at)
+        read = self._clock()
+        now = max(read, self._started_at)
         energy_uj, source = self._read_energy()
         self._sequence += 1
         window = WorkerWindow(
@@ -160,5 +161,5 @@ class Meter:
             cohorts=tuple(open_cohort.close(name) for name, open_cohort in sorted(self._cohorts.items())),
             latency=tuple(LatencyCell(*cell, *sums) for cell, sums in sorted(self._latency.items())),
         )
-        self._reset(self._clock())
+        self._reset(read)
         return window

@@ -1,0 +1,139 @@
+"""A window worked out by hand, and what makes a window trustworthy: identity, gap-free intervals, no negative time."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, WindowId
+from workers.commit import Committed
+from workers.detokenizer import Detokenizer
+from workers.meter import Gauges, Meter
+from workers.sequence import EngineRequest, SamplingParams, Sequence
+
+GAUGES = Gauges(plan_version=7, plan_expired=True, plan_age_s=1.5, running=2, waiting=3, kv_used=40, kv_total=512)
+
+
+@pytest.fixture
+def meter(clock) -> Meter:
+    return Meter("worker", 9, "model", "ngram", "cpu", clock)
+
+
+@pytest.fixture
+def make_sequence(tokenizer):
+    def make(cohort):
+        request = EngineRequest("r", (3, 4), SamplingParams(20), cohort)
+        return Sequence(request, [3, 4, 5], 0, Detokenizer(tokenizer))
+
+    return make
+
+
+def committed(sequence, k, drafted, accepted, ended=False, from_prefill=False):
+    token_ids = (5,) * (accepted + (not ended))
+    return Committed(sequence, token_ids, "", drafted, accepted, ended, from_prefill, k, None)
+
+
+def test_a_window_worked_out_by_hand(meter, clock, make_sequence) -> None:
+    a, b = make_sequence("a"), make_sequence("b")
+    for sequence in (a, a, b):
+        meter.count_start(sequence)
+    meter.count_prefill(a, 128, 0.25)
+    # Two sequences at a planned K of 4, of which one drafts only 2 tokens; a third one's prompt completes.
+    step = [committed(a, 4, 4, 1), committed(b, 4, 2, 2, ended=True), committed(a, 0, 0, 0, from_prefill=True)]
+    meter.count_step(step, [5, 3], 0.125)
+    meter.count_step([committed(a, 4, 4, 1), committed(b, 4, 4, 4)], [5, 5], 0.0625)
+    meter.count_step([committed(a, 0, 0, 0)], [0], 0.03125)
+    meter.count_first_token(a, 0.004)
+    meter.count_end(a, 0.04, failed=False)
+    meter.count_end(b, None, failed=True)
+    clock.now += 1.0
+    window = meter.close(GAUGES)
+
+    one, two = 0, 1  # indices of the load buckets for one and for two running sequences
+    assert [c.cohort for c in window.cohorts] == ["a", "b"]
+    of_a, of_b = window.cohorts
+    assert of_a.cells == (
+        StepCell(one, 0, (StepCount(0, 0, False, 1),), 0.03125),
+        StepCell(two, 4, (StepCount(4, 1, False, 2),), 0.1875),
+    )
+    assert of_b.cells == (StepCell(two, 4, (StepCount(2, 2, True, 1), StepCount(4, 4, False, 1)), 0.1875),)
+    assert (of_a.prefill_positions, of_a.draft_positions, of_b.draft_positions) == (128, 10, 8)
+    assert (of_a.first_tokens, of_a.requests_started, of_a.requests_finished, of_a.requests_failed) == (1, 2, 1, 0)
+    assert (of_b.first_tokens, of_b.requests_started, of_b.requests_finished, of_b.requests_failed) == (0, 1, 0, 1)
+    assert (of_a.ttft, of_a.tpot) == (LatencyHistogram().observe(0.004), LatencyHistogram().observe(0.04))
+    # a: 1 from prefill, 2 x (1 + 1), 1 plain; b: 2 that ended inside the draft, 4 + 1.
+    assert (of_a.emitted_tokens, of_b.emitted_tokens) == (6, 7)
+    assert (of_a.verify_positions, of_b.verify_positions) == (11, 8)
+    assert window.positions == (128 + 11 + 10) + (8 + 8)
+    assert window.busy_s == 0.25 + 0.125 + 0.0625 + 0.03125
+    # Sequences and positions of a step: 5 + 3, 5 + 5, and 1.
+    assert window.latency == (
+        LatencyCell(1, 1, 1, 0.03125),
+        LatencyCell(2, 8, 1, 0.125),
+        LatencyCell(2, 10, 1, 0.0625),
+    )
+
+
+def test_a_window_says_whose_it_is_and_what_was_obeyed(meter, clock) -> None:
+    clock.now += 1.0
+    window = meter.close(GAUGES)
+    assert (window.id, window.model, window.drafter, window.device) == (
+        WindowId("worker", 9, 1), "model", "ngram", "cpu",
+    )  # fmt: skip
+    assert (window.plan_version, window.plan_expired, window.plan_age_s) == (7, True, 1.5)
+    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 3, 40, 512)
+
+
+def test_windows_follow_each_other_without_a_gap(meter, clock) -> None:
+    windows = []
+    for seconds in (1.0, 0.5, 2.0):
+        clock.now += seconds
+        windows.append(meter.close(GAUGES))
+    assert [w.id.sequence for w in windows] == [1, 2, 3]
+    assert [(w.started_at, w.ended_at) for w in windows] == [(1000.0, 1001.0), (1001.0, 1001.5), (1001.5, 1003.5)]
+
+
+def test_nothing_is_counted_twice(meter, clock, make_sequence) -> None:
+    a = make_sequence("a")
+    meter.count_step([committed(a, 4, 4, 1)], [0], 0.125)
+    clock.now += 1.0
+    meter.close(GAUGES)
+    clock.now += 1.0
+    window = meter.close(GAUGES)
+    assert (window.cohorts, window.latency, window.busy_s) == ((), (), 0.0)
+
+
+def test_a_window_is_never_busier_than_it_is_long(meter, clock, make_sequence) -> None:
+    meter.count_step([committed(make_sequence("a"), 0, 0, 0)], [0], 1.5)
+    clock.now += 1.0
+    assert meter.close(GAUGES).busy_s == 1.0
+
+
+def test_a_clock_that_is_set_back_gives_no_negative_time(meter, clock, make_sequence) -> None:
+    meter.count_step([committed(make_sequence("a"), 0, 0, 0)], [0], 0.5)
+    clock.now -= 10.0
+    window = meter.close(GAUGES)
+    assert (window.seconds, window.busy_s) == (0.0, 0.0)
+    clock.now += 1.0
+    assert meter.close(GAUGES).seconds == 1.0
+
+
+def test_energy_that_cannot_be_measured_is_none(meter) -> None:
+    window = meter.close(GAUGES)
+    assert (window.energy_uj, window.energy_source) == (None, "none")
+
+
+def test_energy_is_read_once_for_each_window(clock) -> None:
+    readings = iter([(5, "counter"), (7, "counter")])
+    meter = Meter("worker", 9, "model", "ngram", "cpu", clock, lambda: next(readings))
+    assert [meter.close(GAUGES).energy_uj for _ in range(2)] == [5, 7]
+
+
+def test_the_engines_gauges_are_its_state(make_engine, ask, clock) -> None:
+    engine = make_engine(0, "none", slots=2, eos=(), clock=clock)
+    for i in range(3):
+        engine.submit(ask([3, 4, 5, 6], f"{i}"))
+    engine.step()
+    engine.step()
+    window = engine.close_window()
+    # The first has 4 prompt tokens and one more computed, the second its prompt.
+    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 5 + 4, 2 * 256)
