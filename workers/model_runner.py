@@ -50,6 +50,8 @@ class ModelRunner:
 
         Raises UnsupportedModel, one line with the reason, where the model cannot be served or read.
         """
+        if not folder.is_dir():
+            raise UnsupportedModel(f"model folder {folder} does not exist")
         try:
             config = AutoConfig.from_pretrained(folder)
             name = name or folder.name

@@ -176,9 +176,8 @@ def test_in_bf16_too_a_model_is_checked_against_itself(save) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path) -> None:
-    with pytest.raises(UnsupportedModel, match="nowhere") as refused:
+    with pytest.raises(UnsupportedModel, match="nowhere does not exist"):
         load(tmp_path / "nowhere")
-    assert "\n" not in str(refused.value)
 
 
 def test_an_empty_folder_is_named(tmp_path) -> None:
