@@ -19,7 +19,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] < (3, 14))' || \
 		{ echo "Kadence needs Python 3.11 to 3.13; this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@echo "installing into $(VENV): a few minutes, once"
+	$(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
 up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops all

@@ -144,7 +144,11 @@ def flat(row: Row) -> dict[str, Any]:
 
 def append_csv(path: Path, conditions: Mapping[str, Any], rows: Iterable[Row]) -> None:
     """Append `rows` with their conditions. Raises BenchmarkError where the file has other columns."""
-    lines = [{**conditions, **flat(row)} for row in rows]
+    append_lines(path, [{**conditions, **flat(row)} for row in rows])
+
+
+def append_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Append to a CSV file, with a header where it is new. Raises BenchmarkError where the file has other columns."""
     header = list(lines[0])
     is_new = not path.exists() or not path.stat().st_size
     if not is_new:
