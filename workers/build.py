@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.energy import select_energy_reader
 from workers.engine import Engine
 from workers.meter import Meter
-from workers.model_runner import ModelRunner, UnsupportedModel
+from workers.model_runner import ModelRunner
+from workers.model_support import UnsupportedModel, check_config
 from workers.models.resolve import resolve_model
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer
@@ -37,6 +38,17 @@ def choose_device(device: str) -> torch.device:
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def check_models(settings: Settings) -> None:
+    """What configurations and tokenizers alone can tell, in a second and without weights: raises as `build_engine`."""
+    folder = resolve_model(settings.model, settings.model_cache)
+    check_config(AutoConfig.from_pretrained(folder), settings.model)
+    kind, _, where = settings.drafter.partition(":")
+    if kind == "draft_model":
+        draft = resolve_model(where, settings.model_cache)
+        check_config(AutoConfig.from_pretrained(draft), where)
+        check_vocabulary(AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(draft))
 
 
 def build_engine(

@@ -66,7 +66,7 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
 def _check(settings: Settings, with_dashboard: bool) -> str:
     """Everything that can be wrong, before anything is started; returns the policy's text."""
     from dashboard.launch import check_can_start
-    from workers.build import choose_device
+    from workers.build import check_models, choose_device
     from workers.models.command import progress_bars
     from workers.models.resolve import resolve_model
 
@@ -85,6 +85,7 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
         for name in (settings.model, settings.drafter.partition(":")[2]):
             if name:
                 resolve_model(name, settings.model_cache, on_progress=on_progress)
+    check_models(settings)
     return policy.text
 
 
