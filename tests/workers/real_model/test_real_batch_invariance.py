@@ -1,0 +1,61 @@
+"""The real model's logits are the same bit for bit in any company, in fp32 and bf16 (tiny models: tests/workers/engine)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from controlplane.settings import Settings
+from workers.attention import Rows
+from workers.model_runner import ModelRunner
+from workers.models.resolve import resolve_model
+
+pytestmark = pytest.mark.model
+
+SLOTS = 6
+CONTEXT = 640
+TOKENS = 8
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def draw(numbers, n):
+    return [numbers.randrange(100, 40_000) for _ in range(n)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_row_does_not_depend_on_the_rest_of_the_batch(dtype) -> None:
+    folder = resolve_model("smollm2-135m-instruct", Settings().model_cache)
+    runner = ModelRunner.load(folder, num_slots=SLOTS, context=CONTEXT, device=torch.device("cpu"), dtype=dtype)
+    numbers = random.Random(0)
+    differing, compared = [], 0
+    # Around a border of the contexts that attention may cover, well within, and beyond a block of keys.
+    for length in (40, 187, 252, 300, 510):
+        prompt, later = draw(numbers, length), draw(numbers, TOKENS)
+        slot, other = numbers.sample(range(SLOTS), 2)
+        for start in range(0, length, 128):
+            for s in (slot, other):
+                runner.forward([Rows(s, start, prompt[start : start + 128])], [0])
+        alone = [runner.forward([Rows(slot, length + i, [t])], [0])[0] for i, t in enumerate(later)]
+        i = 0
+        while i < TOKENS:
+            good = numbers.randrange(1, TOKENS - i + 1)
+            rows = Rows(other, length + i, later[i : i + good] + draw(numbers, numbers.randrange(4)))
+            mates = []
+            for s in numbers.sample([s for s in range(SLOTS) if s != other], numbers.randrange(SLOTS)):
+                n = numbers.randrange(1, 9)
+                mates.append(Rows(s, numbers.randrange(CONTEXT - n), draw(numbers, n)))
+            at = numbers.randrange(len(mates) + 1)
+            first = sum(len(mate.token_ids) for mate in mates[:at])
+            logits = runner.forward([*mates[:at], rows, *mates[at:]], range(first, first + good))
+            differing += [(length, i + j) for j in range(good) if not torch.equal(logits[j], alone[i + j])]
+            compared, i = compared + good, i + good
+    assert (differing, compared) == ([], 5 * TOKENS)
