@@ -44,7 +44,7 @@ def plain(make_engine, ask, drain, many_prompts, sampling):
     return run(make_engine(0, "none"), ask, drain, many_prompts, sampling, 16)
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "draft", "target"])
+@pytest.mark.parametrize("proposer", ["ngram", "close"])
 def test_text_is_that_of_plain_decoding(make_engine, ask, drain, many_prompts, proposer, sampling, plain) -> None:
     """Hundreds of texts at K = 2, 4 and 8 at once."""
     assert run(make_engine(K, proposer), ask, drain, many_prompts, sampling, 16) == plain
