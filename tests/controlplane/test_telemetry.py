@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.telemetry import (
@@ -55,16 +55,19 @@ def histograms(draw: st.DrawFn) -> LatencyHistogram:
     return histogram
 
 
+@settings(deadline=None)
 @given(cohort_windows(), cohort_windows())
 def test_merging_does_not_depend_on_the_order(a: CohortWindow, b: CohortWindow) -> None:
     assert a.merge(b) == b.merge(a)
 
 
+@settings(deadline=None)
 @given(cohort_windows(), cohort_windows(), cohort_windows())
 def test_merging_does_not_depend_on_the_grouping(a: CohortWindow, b: CohortWindow, c: CohortWindow) -> None:
     assert a.merge(b).merge(c) == a.merge(b.merge(c))
 
 
+@settings(deadline=None)
 @given(cohort_windows())
 def test_merging_with_an_empty_window_changes_nothing(a: CohortWindow) -> None:
     assert CohortWindow("json").merge(a) == a
@@ -76,6 +79,7 @@ FIGURES = (
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(cohort_windows(), cohort_windows())
 def test_a_figure_of_merged_windows_is_the_sum(a: CohortWindow, b: CohortWindow) -> None:
     merged = a.merge(b)
@@ -83,6 +87,7 @@ def test_a_figure_of_merged_windows_is_the_sum(a: CohortWindow, b: CohortWindow)
         assert getattr(merged, figure) == getattr(a, figure) + getattr(b, figure), figure
 
 
+@settings(deadline=None)
 @given(cohort_windows())
 def test_figures_fit_together(window: CohortWindow) -> None:
     ended = sum(c.steps for c in window.counts if c.ended)
@@ -94,6 +99,7 @@ def test_figures_fit_together(window: CohortWindow) -> None:
     assert sum(window.accepted_at(j) for j in range(4)) == window.accepted_tokens
 
 
+@settings(deadline=None)
 @given(st.lists(cohort_windows(("json", "poetry")), max_size=6), st.randoms(use_true_random=False))
 def test_cohorts_merge_apart_and_in_any_order(windows: list[CohortWindow], random: object) -> None:
     shuffled = list(windows)
@@ -125,6 +131,7 @@ def test_figures_of_a_window_worked_out_by_hand() -> None:
     assert [window.accepted_at(j) for j in range(5)] == [2, 2, 1, 1, 0]
 
 
+@settings(deadline=None)
 @given(st.floats(0, 100))
 def test_an_observation_falls_into_the_first_bucket_that_holds_it(seconds: float) -> None:
     counts = LatencyHistogram().observe(seconds).counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.kv_cache import KVSlots
@@ -39,6 +39,7 @@ def test_what_is_not_in_use_cannot_be_freed(slot) -> None:
         kv.free(slot)
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=40))
 def test_used_and_free_slots_always_add_up(moves) -> None:
     kv, held = make_slots(5), set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.detokenizer import Detokenizer
@@ -23,12 +23,14 @@ def search(token_ids, k, shortest, longest):
     return []
 
 
+@settings(deadline=None)
 @given(TEXTS, st.integers(1, 6), st.integers(1, 3), st.integers(0, 2))
 def test_it_finds_what_a_plain_search_finds(token_ids, k, shortest, more) -> None:
     index = NGramIndex(shortest, shortest + more)
     assert index.continuation(token_ids, k) == search(token_ids, k, shortest, shortest + more)
 
 
+@settings(deadline=None)
 @given(TEXTS, st.lists(st.integers(1, 5), max_size=10))
 def test_an_index_that_grew_finds_what_a_fresh_one_finds(token_ids, cuts) -> None:
     grown, end = NGramIndex(1, 3), 0
