@@ -1,4 +1,4 @@
-"""The real model's logits are the same bit for bit in any company, in fp32 and bf16 (tiny ones: tests/workers/engine)."""
+"""The real model's logits are the same bit for bit in any company, in fp32 and bf16 (tiny ones: ../engine)."""
 
 from __future__ import annotations
 
