@@ -1,3 +1,5 @@
+import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -151,3 +153,14 @@ def test_totals_of_a_worker_are_the_sum_of_its_windows() -> None:
     assert snapshot.last_window == {"code": CODE}
     assert snapshot.energy_uj == {"counter": 12}
     assert (snapshot.worker, snapshot.epoch) == ("w-1", 9)
+
+
+def test_prometheus_own_linter_finds_nothing_to_say() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool of Debian's prometheus package")
+    text = render(
+        [SNAPSHOT], decisions={("code", "raised"): 2}, ledger_spooled=1, ledger_lost=0, known_cohorts=["code"]
+    )
+    linted = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
+    assert (linted.returncode, linted.stdout + linted.stderr) == (0, b"")
