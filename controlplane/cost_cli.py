@@ -80,6 +80,8 @@ def report(
         typer.echo(json.dumps(report_json(result, by.value, range)))
         return
     console = Console()
+    if not console.is_terminal:  # into a file or a pipe there is no width to fit: keep every figure whole
+        console = Console(width=160)
     console.print(report_table(result, by.value, range))
     if not result.machine_s:
         known = f"it covers {iso(bounds.start)} to {iso(bounds.end)}" if bounds else "it is empty"
@@ -150,33 +152,31 @@ def _joules(microjoules: int | None) -> float | None:
 
 def report_table(result: CostReport, by: str, range: TimeRange) -> Table:
     currency = result.currency or "no prices"
+    is_measured = result.total.energy_uj is not None
     table = Table(
         title=f"Cost by {by}, {iso(range.start)} to {iso(range.end)} ({currency}, {result.basis})",
-        caption="rows + idle = total; the total's cost per million tokens includes idle",
+        caption="input, emitted: tokens. per 1M: cost of a million emitted tokens; of the total, idle is in it. "
+        "rows + idle = total" + ("" if is_measured else ". Energy: not measured"),
     )
     table.add_column(by)
-    for name in (
-        "requests",
-        "input tokens",
-        "emitted tokens",
-        "cost",
-        "per 1M emitted",
-        "energy J",
-        "J/token",
-        "wasted",
-    ):
-        table.add_column(name, justify="right")
+    energy = ("energy J", "J/token") if is_measured else ()
+    for name in ("requests", "input", "emitted", "cost", "per 1M", "wasted", *energy):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in result.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, is_measured))
     table.add_section()
-    table.add_row(*_cells(result.idle), style="dim")
-    table.add_row(*_cells(result.total), style="bold")
+    table.add_row(*_cells(result.idle, is_measured), style="dim")
+    table.add_row(*_cells(result.total, is_measured), style="bold")
     return table
 
 
-def _cells(row: CostRow) -> list[str]:
+def _cells(row: CostRow, with_energy: bool) -> list[str]:
     per_million, per_token = row.cost_per_million_tokens, row.j_per_token
     is_idle = row.key == "idle"
+    energy = [
+        "none" if row.energy_uj is None else f"{row.energy_uj / 1e6:,.1f}",
+        "" if per_token is None else f"{per_token:.3f}",
+    ]
     return [
         row.key,
         "" if is_idle else f"{row.requests:,}",
@@ -184,9 +184,8 @@ def _cells(row: CostRow) -> list[str]:
         "" if is_idle else f"{row.emitted_tokens:,}",
         "unpriced" if row.cost_nano is None else f"{Decimal(row.cost_nano) / NANO:.6f}",
         "" if per_million is None else f"{per_million:.4f}",
-        "none" if row.energy_uj is None else f"{row.energy_uj / 1e6:,.1f}",
-        "" if per_token is None else f"{per_token:.3f}",
         "" if is_idle or row.wasted_cost_nano is None else f"{Decimal(row.wasted_cost_nano) / NANO:.6f}",
+        *(energy if with_energy else ()),
     ]
 
 

@@ -16,7 +16,9 @@ APP = Path(__file__).with_name("app.py")
 
 
 def end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that waits in its buffer would be in the way of the interpreter's own end.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -55,7 +55,8 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model}, drafter {settings.drafter})")
         if dashboard is not None:
             console.print(f"[bold]dashboard[/]  {settings.dashboard_url}")
-        console.print(f"ready in {took:.0f} s; try: kadence load --url {settings.url}   (Ctrl-C stops everything)")
+        hint = f"ready in {took:.0f} s; try: kadence load --url {settings.url}   (Ctrl-C stops everything)"
+        console.print(hint, soft_wrap=True)
         while not stop.wait(SUPERVISE_S):
             endpoint()
             if dashboard is not None:
@@ -66,9 +67,6 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
 def _check(settings: Settings, with_dashboard: bool) -> str:
     """Everything that can be wrong, before anything is started; returns the policy's text."""
     from dashboard.launch import check_can_start
-    from workers.build import check_models, choose_device
-    from workers.models.command import progress_bars
-    from workers.models.resolve import resolve_model
 
     policy = load_policy(settings.policy)
     for warning in policy.warnings:
@@ -76,6 +74,11 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
     check_port(settings.host, settings.port)
     if with_dashboard:
         check_can_start(settings)
+    # Only now what takes seconds to import.
+    from workers.build import check_models, choose_device
+    from workers.models.command import progress_bars
+    from workers.models.resolve import resolve_model
+
     choose_device(settings.device)
     settings.home.mkdir(parents=True, exist_ok=True)
     prices = load_prices(settings.prices)
@@ -158,7 +161,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
         yield revive
     finally:
         # Ray reports its own orderly ends as errors of a task; nobody should read them as ours.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             with contextlib.suppress(Exception):
                 serve.shutdown()
             stop_controller()

@@ -239,7 +239,7 @@ def test_a_locked_database_changes_nothing_for_a_client_and_loses_nothing(kadenc
 
 
 def test_a_killed_dashboard_changes_nothing_for_a_client_and_comes_back(kadence, ask, eventually) -> None:
-    os.kill(kadence.pid_of("streamlit run"), signal.SIGKILL)
+    os.kill(kadence.pid_of("dashboard.serve"), signal.SIGKILL)
     assert ask("free", "Say hello.", max_tokens=8).choices[0].message.content
 
     def answers() -> bool:
