@@ -25,7 +25,7 @@ NOT_OURS = {".git", ".venv", ".kadence", "artifacts", "build", "dist", "__pycach
 
 FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(kadence\s[^`]+)`")
-LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\[|\.\.\.|…|\b[A-Z]{3,}\b")
 SETTING_ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (?:`(--[\w-]+)`)? ?\| `?([^|`]*)`? \| ", re.MULTILINE)
