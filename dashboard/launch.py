@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controlplane.ports import bind_problem
 from controlplane.settings import Settings
 
 LOOPBACK = "127.0.0.1"
@@ -54,16 +54,12 @@ def check_can_start(settings: Settings, host: str = LOOPBACK) -> None:
     """Raises DashboardError when streamlit is not installed or the port is taken."""
     if importlib.util.find_spec("streamlit") is None:
         raise DashboardError("streamlit is not installed: pip install 'kadence[dashboard]'")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # As the server itself binds: a port in TIME_WAIT is free, one that is listened on is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, settings.dashboard_port))
-        except OSError as error:
-            raise DashboardError(
-                f"dashboard port {settings.dashboard_port} on {host}: {(error.strerror or str(error)).lower()}; "
-                "stop the other program or choose another port with --dashboard-port"
-            ) from error
+    problem = bind_problem(host, settings.dashboard_port)
+    if problem is not None:
+        raise DashboardError(
+            f"dashboard port {settings.dashboard_port} on {host}: {problem}; "
+            "stop the other program or choose another port with --dashboard-port"
+        )
 
 
 def run_dashboard(

@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from controlplane.ports import bind_problem
 from controlplane.settings import Settings, physical_cores, reachable_host
 
 PYTHON = ((3, 11), (3, 14))
@@ -214,13 +214,9 @@ def check_energy(device: str) -> Check:
 
 def check_port(name: str, host: str, port: int, path: str, owner: str) -> Check:
     """Free, or already ours: `path` answers as `owner` does."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+    reason = bind_problem(host, port)
+    if reason is None:
         return Check(name, True, f"{host}:{port} is free")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
     try:
         url = f"http://{reachable_host(host)}:{port}{path}"
         answer = httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False)

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from controlplane.finops.pricing import load_prices
 from controlplane.policy import load_policy
+from controlplane.ports import bind_problem
 from controlplane.settings import Settings
 from controlplane.store.engine import open_database
 from controlplane.store.migrate import upgrade
@@ -94,16 +94,11 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
 
 def check_port(host: str, port: int) -> None:
     """Raises ServingError when `port` is taken."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # As the server itself binds: a port in TIME_WAIT is free, one that is listened on is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServingError(
-                f"port {port} on {host}: {(error.strerror or str(error)).lower()}; stop the other program or choose "
-                "another port with --port"
-            ) from error
+    problem = bind_problem(host, port)
+    if problem is not None:
+        raise ServingError(
+            f"port {port} on {host}: {problem}; stop the other program or choose another port with --port"
+        )
 
 
 def _stop_on_signals() -> threading.Event:
