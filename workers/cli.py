@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,50 +59,46 @@ def _kadence(
     pass
 
 
-@app.command()
-def up(
-    config: Config = None,
-    policy: Policy = None,
-    prices: Prices = None,
-    model: Model = None,
-    drafter: Drafter = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    host: Host = None,
-    port: Port = None,
-    dashboard_port: DashboardPort = None,
-    replicas: Replicas = None,
-    threads: Threads = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Everything, in the foreground: database, endpoint and dashboard. Ctrl-C stops it all."""
-    settings = _settings(**locals())
+def _foreground(start: Callable[[Any], None]) -> Callable[..., None]:
+    """A command with every option of serving, that starts something and stays in the foreground."""
+
+    def command(
+        config: Config = None,
+        policy: Policy = None,
+        prices: Prices = None,
+        model: Model = None,
+        drafter: Drafter = None,
+        device: Device = None,
+        dtype: Dtype = None,
+        host: Host = None,
+        port: Port = None,
+        dashboard_port: DashboardPort = None,
+        replicas: Replicas = None,
+        threads: Threads = None,
+        database_url: DatabaseUrl = None,
+    ) -> None:
+        flags = locals()
+        del flags["start"]
+        start(_settings(**flags))
+
+    return command
+
+
+def _up(settings: Any) -> None:
     from workers import serving
 
     serving.up(settings)
 
 
-@app.command()
-def serve(
-    config: Config = None,
-    policy: Policy = None,
-    prices: Prices = None,
-    model: Model = None,
-    drafter: Drafter = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    host: Host = None,
-    port: Port = None,
-    dashboard_port: DashboardPort = None,
-    replicas: Replicas = None,
-    threads: Threads = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """The OpenAI-compatible endpoint alone, in the foreground."""
-    settings = _settings(**locals())
+def _serve(settings: Any) -> None:
     from workers import serving
 
     serving.serve(settings)
+
+
+UP = "Everything, in the foreground: database, endpoint and dashboard. Ctrl-C stops it all."
+app.command("up", help=UP)(_foreground(_up))
+app.command("serve", help="The OpenAI-compatible endpoint alone, in the foreground.")(_foreground(_serve))
 
 
 @app.command()
