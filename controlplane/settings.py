@@ -110,6 +110,11 @@ class Settings(BaseSettings):
         """CPU threads of one worker: as set, or its share of the physical cores this process may use."""
         return self.threads or max(1, physical_cores() // self.replicas)
 
+    @property
+    def admission_limit(self) -> int:
+        """Requests that one worker takes in, running and waiting together."""
+        return self.max_sequences + self.queue_limit
+
     def price_key(self, gpu_name: str | None = None) -> str:
         """The `sku` to look prices up by; `gpu_name` is the accelerator's name where the worker runs on one."""
         if self.sku != "auto":

@@ -38,7 +38,7 @@ class Worker:
         policy = parse_policy(policy_text, source=str(settings.policy))
         engine, _ = build_engine(settings, policy, worker=f"worker-{uuid.uuid4().hex[:8]}")
         self._plan_client = engine.plan_client
-        self._limit = settings.max_sequences + settings.queue_limit
+        self._limit = settings.admission_limit
         self._totals = WorkerTotals()
         self._snapshot: MetricsSnapshot | None = None
         self._streams: dict[str, asyncio.Queue[Chunk]] = {}
@@ -104,7 +104,7 @@ class Endpoint:
 
 def build_app(settings: Settings, policy_text: str) -> Any:
     """The Serve application: Endpoint in front of `settings.replicas` Workers."""
-    limit = settings.max_sequences + settings.queue_limit
+    limit = settings.admission_limit
     environment = {
         "OMP_NUM_THREADS": str(settings.worker_threads),
         # Idle OpenMP threads sleep: spinning ones hold the core that the endpoint and Ray want, and each of the 240

@@ -41,7 +41,7 @@ class RayBackend:
     ) -> None:
         self.model_id = settings.model
         self.max_context = max_context
-        self.max_prompts = settings.max_sequences + settings.queue_limit
+        self.max_prompts = settings.admission_limit
         self.tokenizer = tokenizer
         self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
         self.admin_key = admin_key
