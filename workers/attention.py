@@ -44,7 +44,7 @@ class StepLayout:
     token_ids, positions: [rows] int64; flat_index: [rows] int64, the row's place in the slots laid end to end;
     block_index: [rows] int64, its place in the query blocks [num_slots * block] of the slots from first_slot on; block:
     queries per slot; last_position: [num_slots, block] int64, the last key that each query may see; context: keys per
-    slot. Padding rows repeat the first row and write the same KV again.
+    slot; num_rows: rows before the padding. Padding rows repeat the first row and write the same KV again.
     """
 
     token_ids: torch.Tensor
@@ -56,6 +56,7 @@ class StepLayout:
     num_slots: int
     last_position: torch.Tensor
     context: int
+    num_rows: int
     _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None) -> torch.Tensor:
@@ -110,6 +111,7 @@ def lay_out(rows: Sequence[Rows], sizes: Sequence[int], device: torch.device) ->
         num_slots=num_slots,
         last_position=last_position.to(device),
         context=context,
+        num_rows=num_rows,
     )
 
 
