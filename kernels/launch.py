@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -22,6 +24,27 @@ BACKENDS: tuple[Backend, ...] = ("auto", "naive", "fused")
 
 class BackendUnavailable(RuntimeError):
     """The backend asked for by name cannot run here; the message says why and what can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One configuration in which an operation may launch a kernel: what the compiler tests build, chip by chip.
+
+    An operation lists all of its own in `launches()` of its `launches.py`.
+    """
+
+    name: str
+    """Unique in the project, such as "verify_accept/bf16/draft-logits"."""
+    kernel: Any
+    """The function that @triton.jit decorates."""
+    pointers: Mapping[str, str]
+    """Triton type of every argument that is not an i32 and not a constant, such as {"target_ptr": "*bf16"}."""
+    constants: Mapping[str, Any]
+    """Value of every constexpr."""
+    num_warps: int
+    num_stages: int = 1
+    divisible_by_16: tuple[str, ...] = ()
+    """Arguments that the launcher may rely on to be multiples of 16 (aligned pointers, strides)."""
 
 
 def choose_backend(backend: Backend, device: torch.device) -> Literal["naive", "fused"]:
