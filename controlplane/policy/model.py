@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
-TunerName = Literal["fixed", "threshold"]
+TunerName = Literal["fixed", "threshold", "goodput"]
+Objective = Literal["throughput", "latency", "cost", "energy"]
+Slots = Literal["uniform", "ragged"]
 BudgetPeriod = Literal["day", "week", "month"]
 BudgetAction = Literal["warn", "reject", "dial"]
 ExperimentUnit = Literal["window", "replica"]
@@ -47,7 +49,10 @@ class Speculation:
     """How K of a cohort is chosen.
 
     ladder: the allowed K, rising. start: K before anything was measured (for the fixed tuner: always). fallback: K once
-    a plan has expired. acceptance_floor: conditional acceptance that the last position of a rung must reach.
+    a plan has expired. acceptance_floor: conditional acceptance that the last position of a rung must reach (threshold
+    only). objective: what a rung is good for (goodput only): tokens per second; tokens per second of one sequence
+    within the SLO; dollars per token; joules per token. slots (goodput only): one K for all sequences of a step, or
+    positions dropped one by one where they do not pay.
     """
 
     tuner: TunerName
@@ -55,7 +60,8 @@ class Speculation:
     ladder: tuple[int, ...]
     start: int
     fallback: int
-    objective: str = "throughput"
+    objective: Objective = "throughput"
+    slots: Slots = "uniform"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,40 @@ def test_what_is_left_out_has_its_default() -> None:
     read = parse_policy(policy()).cohort("default")
     assert (read.guard, read.slo, read.budget) == (Guard(0.02, 10.0, 50, 60.0), Slo(), None)
     assert (read.speculation.acceptance_floor, read.speculation.objective) == (0.5, "throughput")
+    assert read.speculation.slots == "uniform"
 
 
-def test_budget_slo_and_experiment_come_with_a_warning_that_they_are_not_enforced() -> None:
+def test_budget_and_experiment_come_with_a_warning_that_they_are_not_enforced() -> None:
     warnings = parse_policy(FULL).warnings
-    assert [w.split(":")[0] for w in warnings] == ["cohorts[0].budget", "cohorts[0].slo", "experiment"]
+    assert [w.split(":")[0] for w in warnings] == ["cohorts[0].budget", "experiment"]
+
+
+@pytest.mark.parametrize(("tuner", "warned"), [("fixed", True), ("threshold", False), ("goodput", False)])
+def test_only_the_fixed_tuner_does_not_act_on_an_slo(tuner: str, warned: bool) -> None:
+    speculation = f"{{tuner: {tuner}, ladder: [0, 1], start: 1, fallback: 0}}"
+    read = parse_policy(policy(cohort(speculation=speculation, slo="{tpot_p95: 40ms}")))
+    assert any("cohorts[0].slo" in warning for warning in read.warnings) is warned
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "cost", "energy"])
+@pytest.mark.parametrize("slots", ["uniform", "ragged"])
+def test_goodput_takes_every_objective_and_both_kinds_of_slots(objective: str, slots: str) -> None:
+    written = f"{{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0, objective: {objective}, slots: {slots}}}"
+    read = parse_policy(policy(cohort(speculation=written, slo="{tpot_p95: 40ms}"))).cohorts[0].speculation
+    assert (read.tuner, read.objective, read.slots) == ("goodput", objective, slots)
+
+
+@pytest.mark.parametrize("slo", ["{ttft_p95: 40ms}", None])
+def test_a_latency_objective_without_a_latency_to_reach_is_refused(slo: str | None) -> None:
+    written = "{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0, objective: latency}"
+    line, field, says = only_problem(policy(cohort(speculation=written, **({"slo": slo} if slo else {}))))
+    assert (line, field) == (3, "cohorts[0].speculation.objective")
+    assert "slo: {tpot_p95: 40ms}" in says
+
+
+def test_a_wrong_tpot_is_one_problem_not_also_a_missing_one() -> None:
+    written = "{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0, objective: latency}"
+    assert only_problem(policy(cohort(speculation=written, slo="{tpot_p95: 40}")))[1] == "cohorts[0].slo.tpot_p95"
 
 
 def test_the_revision_is_of_the_text() -> None:
@@ -163,8 +192,16 @@ def test_a_mistake_is_named_with_its_line_and_field(text: str, line: int | None,
 @pytest.mark.parametrize(
     ("speculation", "field", "says"),
     [
-        ("{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0}", "tuner", "available: fixed, threshold"),
-        ("{tuner: threshold, ladder: [0, 1], start: 1, fallback: 0, objective: cost}", "objective", "throughput"),
+        ("{tuner: goodputs, ladder: [0, 1], start: 1, fallback: 0}", "tuner", 'did you mean "goodput"?'),
+        ("{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0, objective: speed}", "objective", "energy"),
+        ("{tuner: goodput, ladder: [0, 1], start: 1, fallback: 0, slots: round}", "slots", "uniform, ragged"),
+        ("{tuner: threshold, ladder: [0, 1], start: 1, fallback: 0, objective: cost}", "objective", "choose goodput"),
+        ("{tuner: fixed, ladder: [0, 1], start: 1, fallback: 0, slots: ragged}", "slots", "choose goodput"),
+        (
+            "{tuner: goodput, acceptance_floor: 50%, ladder: [0], start: 0, fallback: 0}",
+            "acceptance_floor",
+            "not used by the tuner goodput",
+        ),
         ("{tuner: threshold, ladder: [1, 0], start: 1, fallback: 0}", "ladder", "write [0, 1]"),
         ("{tuner: threshold, ladder: [0, 1, 1], start: 1, fallback: 0}", "ladder", "twice"),
         ("{tuner: threshold, ladder: [0, 17], start: 0, fallback: 0}", "ladder", "0 to 16"),
