@@ -12,11 +12,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from controlplane.step_columns import StepColumns
 
 LOAD_BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Upper bounds, in running sequences on one worker, of the load buckets that a plan has a K for."""
+
+MAX_K = 16
+"""Deepest draft that a ladder may ask for; positions are counted from 0 to MAX_K - 1."""
 
 LATENCY_BOUNDS_S: tuple[float, ...] = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1,
@@ -84,12 +91,16 @@ class StepCell:
     load_bucket: index into LOAD_BUCKETS. k: the K of the plan (a step may draft fewer: the proposer was silent, or
     few tokens were left). counts: sorted by (drafted, accepted, ended). step_seconds: wall seconds of those steps,
     summed over the cohort's sequences in them, so emitted / step_seconds is the goodput of one sequence.
+    overlap: by 0-based position, the sum over the examined steps of the overlap mass sum_x min(target_probs,
+    draft_probs), whose mean is the conditional acceptance with less noise; overlap_steps: how many steps those are.
     """
 
     load_bucket: int
     k: int
     counts: tuple[StepCount, ...]
     step_seconds: float
+    overlap: tuple[float, ...] = ()
+    overlap_steps: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -104,7 +115,13 @@ class StepCell:
         for c in (*self.counts, *other.counts):
             sums[c[:3]] = sums.get(c[:3], 0) + c.steps
         counts = tuple(StepCount(*key, steps) for key, steps in sorted(sums.items()))
-        return replace(self, counts=counts, step_seconds=self.step_seconds + other.step_seconds)
+        return replace(
+            self,
+            counts=counts,
+            step_seconds=self.step_seconds + other.step_seconds,
+            overlap=tuple(a + b for a, b in zip_longest(self.overlap, other.overlap, fillvalue=0.0)),
+            overlap_steps=tuple(a + b for a, b in zip_longest(self.overlap_steps, other.overlap_steps, fillvalue=0)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +130,8 @@ class CohortWindow:
 
     prefill_positions, draft_positions: positions computed by the target in prefill and by a draft model.
     first_tokens: tokens that prefill yielded (one per started request). ttft, tpot: of requests that reached them in
-    this interval (TPOT = (end - first token) / (tokens - 1), on finish).
+    this interval (TPOT = (end - first token) / (tokens - 1), on finish). shadow: drafts that were scored against
+    committed tokens without being verified (nothing was emitted, no time of a step is in them): evidence only.
     """
 
     cohort: str
@@ -126,6 +144,7 @@ class CohortWindow:
     requests_failed: int = 0
     ttft: LatencyHistogram = LatencyHistogram()
     tpot: LatencyHistogram = LatencyHistogram()
+    shadow: tuple[StepCell, ...] = ()
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
@@ -174,13 +193,9 @@ class CohortWindow:
         """Sum of both; raises ValueError when they are of different cohorts."""
         if self.cohort != other.cohort:
             raise ValueError(f"cannot merge windows of cohorts {self.cohort!r} and {other.cohort!r}")
-        cells = {(c.load_bucket, c.k): c for c in self.cells}
-        for c in other.cells:
-            key = (c.load_bucket, c.k)
-            cells[key] = cells[key].merge(c) if key in cells else c
         return CohortWindow(
             self.cohort,
-            tuple(cells[key] for key in sorted(cells)),
+            _merge_cells(self.cells, other.cells),
             self.prefill_positions + other.prefill_positions,
             self.draft_positions + other.draft_positions,
             self.first_tokens + other.first_tokens,
@@ -189,7 +204,16 @@ class CohortWindow:
             self.requests_failed + other.requests_failed,
             self.ttft.merge(other.ttft),
             self.tpot.merge(other.tpot),
+            _merge_cells(self.shadow, other.shadow),
         )
+
+
+def _merge_cells(ours: tuple[StepCell, ...], theirs: tuple[StepCell, ...]) -> tuple[StepCell, ...]:
+    cells = {(c.load_bucket, c.k): c for c in ours}
+    for c in theirs:
+        key = (c.load_bucket, c.k)
+        cells[key] = cells[key].merge(c) if key in cells else c
+    return tuple(cells[key] for key in sorted(cells))
 
 
 def merge_cohorts(windows: Iterable[CohortWindow]) -> dict[str, CohortWindow]:
@@ -201,12 +225,32 @@ def merge_cohorts(windows: Iterable[CohortWindow]) -> dict[str, CohortWindow]:
 
 
 class LatencyCell(NamedTuple):
-    """Engine steps by size: `sequences` in the step, `positions` computed in it, how many, their wall seconds."""
+    """Engine steps by size: `sequences` in the step, `positions` computed in it, how many, their wall seconds.
+
+    seconds: of the decode part, drafting included; draft_seconds: the drafting in it. context: tokens of context of
+    all sequences, summed over the steps.
+    """
 
     sequences: int
     positions: int
     steps: int
     seconds: float
+    context: int = 0
+    draft_seconds: float = 0.0
+
+
+class ProfileCell(NamedTuple):
+    """What a worker measured at its start: median seconds of one step of `sequences` with `k` draft tokens each.
+
+    context: tokens of context of each sequence. seconds includes drafting, draft_seconds is the drafting in it. k = 0
+    is measured with the drafter idle.
+    """
+
+    sequences: int
+    k: int
+    context: int
+    seconds: float
+    draft_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +260,8 @@ class WorkerWindow:
     started_at, ended_at: unix seconds. busy_s: seconds inside prefill and decode steps (<= the interval).
     energy_uj: microjoules, None where nothing could be measured (None is never 0). running, waiting, kv_used,
     kv_total: gauges at the end (sequences, sequences, tokens, tokens). plan_expired: the worker ran on fallback K.
+    drafter: name@version, so that a swap shows. profile: the step times of the worker's start, with the first window,
+    after a change of controller and now and then. columns: the cohorts' cells as arrays, where the worker made them.
     """
 
     id: WindowId
@@ -236,6 +282,8 @@ class WorkerWindow:
     kv_total: int
     cohorts: tuple[CohortWindow, ...]
     latency: tuple[LatencyCell, ...] = ()
+    profile: tuple[ProfileCell, ...] = ()
+    columns: StepColumns | None = field(default=None, compare=False, repr=False)
 
     @property
     def seconds(self) -> float:

@@ -10,15 +10,33 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from controlplane.telemetry import MAX_K
+
+__all__ = [
+    "MAX_K",
+    "Budget",
+    "BudgetAction",
+    "BudgetPeriod",
+    "CohortPolicy",
+    "Experiment",
+    "ExperimentUnit",
+    "Guard",
+    "Match",
+    "Policy",
+    "PolicyError",
+    "PolicyFileError",
+    "PolicyProblem",
+    "Slo",
+    "Speculation",
+    "TunerName",
+]
+
 TunerName = Literal["fixed", "threshold", "goodput"]
 Objective = Literal["throughput", "latency", "cost", "energy"]
 Slots = Literal["uniform", "ragged"]
 BudgetPeriod = Literal["day", "week", "month"]
 BudgetAction = Literal["warn", "reject", "dial"]
 ExperimentUnit = Literal["window", "replica"]
-
-MAX_K = 16
-"""Deepest rung that a ladder may have."""
 
 
 @dataclass(frozen=True, slots=True)

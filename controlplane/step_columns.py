@@ -1,0 +1,87 @@
+"""The cells of a window's cohorts as arrays: what the controller computes on when there are very many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from controlplane.telemetry import LATENCY_BOUNDS_S, MAX_K, CohortWindow, StepCell
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+_BINS = len(LATENCY_BOUNDS_S) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepColumns:
+    """One window's cells, row by row and cell by cell; `cohorts` names what the cohort indices mean.
+
+    Rows [rows] i64, one per distinct count of a cell: cell (index into the cells), drafted, accepted, steps, and ended
+    (bool). Cells [cells] i64: cohort, load_bucket, k (the planned K), and step_seconds (f64), is_shadow (bool);
+    overlap [cells, MAX_K] f64 and overlap_steps [cells, MAX_K] i64. Latencies by cohort: tpot [cohorts, bins] i64 of
+    LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
+    """
+
+    cohorts: tuple[str, ...]
+    row_cell: Ints
+    drafted: Ints
+    accepted: Ints
+    ended: Flags
+    steps: Ints
+    cohort: Ints
+    load_bucket: Ints
+    k: Ints
+    step_seconds: Floats
+    is_shadow: Flags
+    overlap: Floats
+    overlap_steps: Ints
+    tpot: Ints
+    tpot_sum_s: Floats
+
+    @classmethod
+    def of(cls, cohorts: Iterable[CohortWindow]) -> StepColumns:
+        """Of a window's cohorts, in their order. Positions from MAX_K on are left out of the overlap."""
+        windows = tuple(cohorts)
+        cells: list[tuple[int, StepCell, bool]] = [
+            (index, cell, is_shadow)
+            for index, window in enumerate(windows)
+            for is_shadow, group in ((False, window.cells), (True, window.shadow))
+            for cell in group
+        ]
+        rows = np.array(
+            [(index, *count) for index, (_, cell, _) in enumerate(cells) for count in cell.counts], np.int64
+        ).reshape(-1, 5)
+        overlap = np.zeros((len(cells), MAX_K))
+        overlap_steps = np.zeros((len(cells), MAX_K), np.int64)
+        for index, (_, cell, _) in enumerate(cells):
+            width = min(len(cell.overlap), MAX_K)
+            if width:
+                overlap[index, :width] = cell.overlap[:width]
+                overlap_steps[index, :width] = cell.overlap_steps[:width]
+        return cls(
+            cohorts=tuple(window.cohort for window in windows),
+            row_cell=rows[:, 0],
+            drafted=rows[:, 1],
+            accepted=rows[:, 2],
+            ended=rows[:, 3].astype(np.bool_),
+            steps=rows[:, 4],
+            cohort=_ints(index for index, _, _ in cells),
+            load_bucket=_ints(cell.load_bucket for _, cell, _ in cells),
+            k=_ints(cell.k for _, cell, _ in cells),
+            step_seconds=np.array([cell.step_seconds for _, cell, _ in cells], np.float64),
+            is_shadow=np.array([is_shadow for _, _, is_shadow in cells], np.bool_),
+            overlap=overlap,
+            overlap_steps=overlap_steps,
+            tpot=np.array([window.tpot.counts for window in windows], np.int64).reshape(-1, _BINS),
+            tpot_sum_s=np.array([window.tpot.sum_s for window in windows], np.float64),
+        )
+
+
+def _ints(values: Iterable[Any]) -> Ints:
+    return np.fromiter(values, np.int64)
