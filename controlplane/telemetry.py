@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from controlplane.alerts import CanaryCheck
+
 if TYPE_CHECKING:
     from controlplane.step_columns import StepColumns
 
@@ -330,7 +332,8 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker sends once a second: one closed window and the requests that ended in it."""
+    """What a worker sends once a second: one closed window, the requests that ended in it, and the canary's checks."""
 
     window: WorkerWindow
     requests: tuple[RequestRecord, ...] = ()
+    canary: tuple[CanaryCheck, ...] = ()

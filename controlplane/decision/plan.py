@@ -31,6 +31,7 @@ class Plan:
     price: tokens that a drafted position must bring to pay for itself, at each of LOAD_BUCKETS running sequences (in
     between it is interpolated); empty where nothing is priced. survival: cohort -> probability, by draft position,
     that a token drafted there is emitted; a sequence of a cohort that is in it drafts no deeper than pays.
+    blocked_drafters: name@version of those that must not draft, however old the plan is: the canary found wrong text.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class Plan:
     survival: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     price: tuple[float, ...] = ()
     staged: StagedPlan | None = None
+    blocked_drafters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.price and len(self.price) != len(LOAD_BUCKETS):
