@@ -1,0 +1,54 @@
+"""Reads of the policies that were put in force: when, by whom, why, and their text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from controlplane.store.models import PolicyRevision
+from controlplane.store.time_range import iso
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """One line of the history. applied_at: unix seconds. what: applied, or what became of a staged rollout."""
+
+    revision: str
+    applied_at: float
+    applied_by: str
+    why: str
+    what: str = "applied"
+
+
+def policy_history(engine: sa.Engine, limit: int = 50) -> list[PolicyEntry]:
+    """The newest `limit` lines, newest first."""
+    table = PolicyRevision
+    query = (
+        sa.select(table.revision, table.applied_at, table.applied_by, table.why)
+        .order_by(table.applied_at.desc(), table.id.desc())
+        .limit(limit)
+    )
+    with engine.connect() as connection:
+        return [PolicyEntry(**row) for row in connection.execute(query).mappings()]
+
+
+def find_policies(engine: sa.Engine, prefix: str) -> dict[str, str]:
+    """Revision -> text of the policies whose revision begins with `prefix`."""
+    table = PolicyRevision
+    query = sa.select(table.revision, table.text).where(table.revision.startswith(prefix, autoescape=True)).distinct()
+    with engine.connect() as connection:
+        return {row.revision: row.text for row in connection.execute(query)}
+
+
+def history_json(entry: PolicyEntry) -> dict[str, Any]:
+    """A line as JSON has it; the time as an RFC 3339 text, too."""
+    return {
+        "revision": entry.revision,
+        "applied_at": entry.applied_at,
+        "at": iso(entry.applied_at),
+        "applied_by": entry.applied_by,
+        "why": entry.why,
+        "what": entry.what,
+    }
