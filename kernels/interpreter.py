@@ -1,0 +1,51 @@
+"""Two corrections to Triton's interpreter, without which no kernel on bfloat16 can be tested in it.
+
+Its `tl.dot` multiplies the bit patterns of bfloat16 as if they were integers, and its conversion from float32 to
+bfloat16 cuts off where every accelerator rounds to nearest even. For processes that set TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_corrected: list[bool] = []
+
+
+def correct_interpreter() -> None:
+    """Correct this process' interpreter; again and again does no harm."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    if _corrected:
+        return
+    convert, dot = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot
+
+    def cast_impl(self: Any, source: Any, wanted: Any) -> Any:
+        types = (source.dtype.scalar, wanted.scalar)
+        if types == (tl.float32, tl.bfloat16):
+            return TensorHandle(round_to_bfloat16(source.data), tl.bfloat16)
+        if types == (tl.bfloat16, tl.float32):
+            return TensorHandle(widen_bfloat16(source.data), tl.float32)
+        return convert(self, source, wanted)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+        widened = (cast_impl(self, x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        return dot(self, *widened, *rest, **options)
+
+    InterpreterBuilder.cast_impl = cast_impl
+    InterpreterBuilder.create_dot = create_dot
+    _corrected.append(True)
+
+
+def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Bits (uint16) of the bfloat16 nearest to each float32, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """The float32 of each bfloat16, given by its bits (uint16)."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
