@@ -60,16 +60,25 @@ def restrict_batch(
     """
     out = logits
     for sequence, rows in zip(batch, rows_of, strict=True):
-        sampling = sequence.request.sampling
-        own = allowed = logits[rows.start : rows.stop]
-        early = sampling.min_tokens - sequence.completion_length
-        if early > 0:
-            allowed = own.to(torch.float32, copy=True)
-            allowed[:early, list(eos_token_ids)] = -torch.inf
-        limited = restrict(allowed, sampling)
+        own = logits[rows.start : rows.stop]
+        limited = restrict_rows(own, sequence.request.sampling, sequence.completion_length, eos_token_ids)
         if limited is own:
             continue
         if out is logits:
             out = logits.to(torch.float32, copy=True)
         out[rows.start : rows.stop] = limited
     return out
+
+
+def restrict_rows(
+    logits: torch.Tensor, sampling: SamplingParams, completion_length: int, eos_token_ids: Seq[int]
+) -> torch.Tensor:
+    """One request's rows [n, vocab] with its limits; row j decides completion token number completion_length + j.
+
+    The same tensor where there are none.
+    """
+    allowed, early = logits, sampling.min_tokens - completion_length
+    if early > 0:
+        allowed = logits.to(torch.float32, copy=True)
+        allowed[:early, list(eos_token_ids)] = -torch.inf
+    return restrict(allowed, sampling)

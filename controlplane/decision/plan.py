@@ -57,9 +57,11 @@ class Plan:
     def is_expired(self, now: float) -> bool:
         return now >= self.expires_at
 
-    def k_for(self, cohort: str, running: int, now: float, worker: str | None = None) -> int:
+    def k_for(
+        self, cohort: str, running: int, now: float, worker: str | None = None, drafter: str | None = None
+    ) -> int:
         """K for a sequence of `cohort` beside `running` sequences on `worker`; an unknown cohort gets 0."""
-        if self.kill_switch == "zero":
+        if self.kill_switch == "zero" or drafter in self.blocked_drafters:
             return 0
         staged = self.staged if self.staged is not None and worker in self.staged.workers else None
         k, fallback = (self.k, self.fallback) if staged is None else (staged.k, staged.fallback)
