@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from controlplane.decision.plan import Plan
 from controlplane.store.engine import one_line, writing
-from controlplane.store.rows import PolicyApplied
+from controlplane.store.rows import PolicyApplied, Ticked, WindowSeen
 from controlplane.store.write import Item, write_items
 from controlplane.telemetry import Report
 
@@ -77,9 +77,9 @@ class SqlJournal:
 
     def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
         """What one tick saw, decided and published. Never waits for the database and never raises for it."""
-        items: list[Item] = []
+        items: list[Item] = [Ticked(plan, now)]
         for report in reports:
-            items.append(report.window)
+            items.append(WindowSeen(report.window, now))
             items.extend(report.requests)
         items.extend(decisions)
         with self._changed:

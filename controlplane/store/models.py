@@ -43,7 +43,9 @@ class Window(Base):
     """One worker's interval; the key is telemetry.WindowId, so that storing it twice changes nothing.
 
     seconds_ns = sum of the cohorts' attributed_ns + idle_ns, and energy_uj = sum of their attributed_uj + idle_uj,
-    exactly. latency: list of [sequences, positions, steps, seconds].
+    exactly. latency: list of [sequences, positions, steps, seconds, context, draft_seconds]. profile: list of
+    [sequences, k, context, seconds, draft_seconds]. tick_at: the tick that took the window in (Tick.at). A row of
+    before revision 0002 has neither of the two, and the first four of latency.
     """
 
     __tablename__ = "window"
@@ -72,6 +74,8 @@ class Window(Base):
     kv_used: Mapped[int]
     kv_total: Mapped[int]
     latency: Mapped[list[Any]]
+    profile: Mapped[list[Any] | None]
+    tick_at: Mapped[float | None]
 
 
 class WindowCohort(Base):
@@ -79,7 +83,8 @@ class WindowCohort(Base):
 
     wasted_*: the part of attributed_* spent on draft positions that were rejected. planned_k_steps: sum over steps of
     the plan's K, so that planned_k_steps / (spec_steps + plain_steps) is the mean planned K. cells: list of
-    [load_bucket, k, [[drafted, accepted, ended, steps], ...], step_seconds]. ttft, tpot: {"counts", "sum_s"}.
+    [load_bucket, k, [[drafted, accepted, ended, steps], ...], step_seconds, [overlap, ...], [overlap_steps, ...]]; the
+    last two are missing in a row of before revision 0002. shadow: likewise. ttft, tpot: {"counts", "sum_s"}.
     """
 
     __tablename__ = "window_cohort"
@@ -114,6 +119,7 @@ class WindowCohort(Base):
     cells: Mapped[list[Any]]
     ttft: Mapped[dict[str, Any]]
     tpot: Mapped[dict[str, Any]]
+    shadow: Mapped[list[Any] | None]
 
 
 class Request(Base):
@@ -196,6 +202,48 @@ class PolicyRevision(Base):
     applied_by: Mapped[str]
     why: Mapped[str]
     text: Mapped[str]
+
+
+class PolicyRollout(Base):
+    """A policy tried on a part of the system before it is put in force, by whom and why, and what became of it.
+
+    unit: cohorts or replicas; members: the cohorts or workers of the part. stage: staged until it ended, then promoted,
+    rolled_back, timed_out or aborted, with the reason in `sentence`. revision, text: of the candidate; incumbent: the
+    revision in force meanwhile.
+    """
+
+    __tablename__ = "policy_rollout"
+    __table_args__ = (UniqueConstraint("started_at", "revision"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    revision: Mapped[str]
+    incumbent: Mapped[str]
+    unit: Mapped[str]
+    share: Mapped[float]
+    members: Mapped[list[Any]]
+    stage: Mapped[str]
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+    started_by: Mapped[str]
+    why: Mapped[str]
+    sentence: Mapped[str]
+    text: Mapped[str]
+
+
+class Tick(Base):
+    """One time that a controller published: a tick, or an order of a person. What replay goes by.
+
+    at: the `now` that the controller was given. plan_version, policy_revision and kill_switch are of the plan that was
+    published. The windows that went into it have this `at` as their tick_at.
+    """
+
+    __tablename__ = "tick"
+
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[float] = mapped_column(primary_key=True)
+    plan_version: Mapped[int]
+    policy_revision: Mapped[str]
+    kill_switch: Mapped[str]
 
 
 class PriceEntry(Base):

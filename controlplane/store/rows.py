@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.decision.plan import Plan
 from controlplane.finops.attribution import Attribution, attribute_energy, attribute_time, nanoseconds
-from controlplane.telemetry import CohortWindow, LatencyHistogram, RequestRecord, WorkerWindow
+from controlplane.telemetry import CohortWindow, LatencyHistogram, RequestRecord, StepCell, WorkerWindow
 
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
@@ -27,6 +27,22 @@ class PolicyApplied:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class WindowSeen:
+    """A worker's window and the tick (unix seconds) that took it in."""
+
+    window: WorkerWindow
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """One time that a controller published: the plan, and the `now` it was given (unix seconds)."""
+
+    plan: Plan
+    at: float
+
+
 def _text(written: str) -> str:
     """What a person wrote, without NUL: PostgreSQL stores none, and would refuse the row."""
     return written.replace("\0", "")
@@ -37,7 +53,8 @@ def hour_of(at: float) -> int:
     return int(at // 3600)
 
 
-def window_row(window: WorkerWindow) -> Row:
+def window_row(seen: WindowSeen) -> Row:
+    window = seen.window
     time, energy = attribute_time(window), attribute_energy(window)
     return {
         **_key(window),
@@ -61,6 +78,8 @@ def window_row(window: WorkerWindow) -> Row:
         "kv_used": window.kv_used,
         "kv_total": window.kv_total,
         "latency": [list(cell) for cell in window.latency],
+        "profile": [list(cell) for cell in window.profile],
+        "tick_at": seen.at,
     }
 
 
@@ -100,10 +119,16 @@ def _cohort(cohort: CohortWindow) -> Row:
         "requests_started": cohort.requests_started,
         "requests_finished": cohort.requests_finished,
         "requests_failed": cohort.requests_failed,
-        "cells": [[c.load_bucket, c.k, [list(n) for n in c.counts], c.step_seconds] for c in cohort.cells],
+        "cells": [_cell(cell) for cell in cohort.cells],
         "ttft": _histogram(cohort.ttft),
         "tpot": _histogram(cohort.tpot),
+        "shadow": [_cell(cell) for cell in cohort.shadow],
     }
+
+
+def _cell(cell: StepCell) -> list[Any]:
+    counts = [list(count) for count in cell.counts]
+    return [cell.load_bucket, cell.k, counts, cell.step_seconds, list(cell.overlap), list(cell.overlap_steps)]
 
 
 def _histogram(histogram: LatencyHistogram) -> Row:
@@ -157,4 +182,14 @@ def policy_row(applied: PolicyApplied) -> Row:
         "applied_by": _text(applied.by),
         "why": _text(applied.why),
         "text": applied.policy.text,
+    }
+
+
+def tick_row(ticked: Ticked) -> Row:
+    return {
+        "epoch": ticked.plan.epoch,
+        "at": ticked.at,
+        "plan_version": ticked.plan.version,
+        "policy_revision": ticked.plan.policy_revision,
+        "kill_switch": ticked.plan.kill_switch,
     }

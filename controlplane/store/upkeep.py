@@ -12,8 +12,10 @@ from controlplane.store.models import (
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
+    PolicyRollout,
     PriceEntry,
     Request,
+    Tick,
     Window,
     WindowCohort,
 )
@@ -25,7 +27,9 @@ TABLES: tuple[type[Base], ...] = (
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
+    PolicyRollout,
     PriceEntry,
+    Tick,
 )
 
 PRUNE_STEP_S = 3600.0
@@ -87,7 +91,7 @@ def _unbalanced(connection: sa.Connection) -> list[str]:
 
 
 def prune(engine: sa.Engine, before: float) -> Pruned:
-    """Delete windows (with their cohorts) and requests that ended before `before` (unix seconds).
+    """Delete windows (with their cohorts), ticks and requests that ended before `before` (unix seconds).
 
     Decisions, plans and policies stay: they are few, and they explain what happened.
     """
@@ -102,7 +106,9 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
             ]
             known = [t for t in oldest if t is not None]
             if not known:
+                connection.execute(sa.delete(Tick).where(Tick.at < before))
                 return Pruned(windows, requests)
             end = min(known) + PRUNE_STEP_S
             windows += connection.execute(sa.delete(Window).where(Window.started_at < end, old_window)).rowcount
+            connection.execute(sa.delete(Tick).where(Tick.at < min(end, before)))
             requests += connection.execute(sa.delete(Request).where(Request.finished_at < end, old_request)).rowcount

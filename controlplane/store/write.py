@@ -15,25 +15,29 @@ from controlplane.store.models import (
     PlanEntry,
     PolicyRevision,
     Request,
+    Tick,
     Window,
     WindowCohort,
 )
 from controlplane.store.rows import (
     PolicyApplied,
     Row,
+    Ticked,
+    WindowSeen,
     cohort_rows,
     decision_row,
     plan_row,
     policy_row,
     request_row,
+    tick_row,
     window_row,
 )
-from controlplane.telemetry import RequestRecord, WorkerWindow
+from controlplane.telemetry import RequestRecord
 
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
 
-Item: TypeAlias = Union[WorkerWindow, RequestRecord, Plan, PolicyApplied, "Decision"]
+Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, "Decision"]
 """What the journal stores; one item is one row, but a window also has one per cohort."""
 
 
@@ -44,15 +48,18 @@ def insert(connection: sa.Connection, table: type[Base]) -> Any:
 
 def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
     """Store the items inside the connection's transaction, in one statement a table."""
-    windows: list[WorkerWindow] = []
+    windows: list[WindowSeen] = []
+    ticks: list[Row] = []
     requests: list[Row] = []
     decisions: list[Row] = []
     plans: list[Row] = []
     policies: list[Row] = []
     for item in items:
         match item:
-            case WorkerWindow():
+            case WindowSeen():
                 windows.append(item)
+            case Ticked():
+                ticks.append(tick_row(item))
             case RequestRecord():
                 requests.append(request_row(item))
             case Plan():
@@ -63,20 +70,25 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
                 decisions.append(decision_row(item))
     if windows:
         _write_windows(connection, windows)
-    for table, rows in ((Request, requests), (DecisionEntry, decisions), (PolicyRevision, policies)):
+    for table, rows in (
+        (Request, requests),
+        (DecisionEntry, decisions),
+        (PolicyRevision, policies),
+        (Tick, ticks),
+    ):
         if rows:
             connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
     for row in plans:
         _write_plan(connection, row)
 
 
-def _write_windows(connection: sa.Connection, windows: Sequence[WorkerWindow]) -> None:
+def _write_windows(connection: sa.Connection, seen: Sequence[WindowSeen]) -> None:
     key = (Window.worker, Window.epoch, Window.sequence)
     statement = insert(connection, Window).on_conflict_do_nothing().returning(*key)
-    stored = {tuple(row) for row in connection.execute(statement, [window_row(w) for w in windows])}
+    stored = {tuple(row) for row in connection.execute(statement, [window_row(each) for each in seen])}
     # A window that was there already keeps its cohorts, even if the repetition says otherwise.
     children: dict[tuple[Any, ...], list[Row]] = {}
-    for window in windows:
+    for window in (each.window for each in seen):
         if tuple(window.id) in stored:
             children.setdefault(tuple(window.id), cohort_rows(window))
     rows = [row for group in children.values() for row in group]

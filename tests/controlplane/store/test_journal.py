@@ -20,7 +20,7 @@ from controlplane.policy import Policy, parse_policy
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.migrate import upgrade
-from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
+from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Tick, Window, WindowCohort
 from controlplane.store.queries import last_plan_version, latest_plan
 from controlplane.telemetry import LOAD_BUCKETS, Report, StepCount
 
@@ -72,8 +72,17 @@ def test_a_tick_is_stored_whole(
     journal.record([report], [decision()], plan(), AT)
     journal.policy_applied(policy(), "ada", "first", AT)
     assert journal.flush()
-    tables = (Window, WindowCohort, Request, DecisionEntry, PlanEntry, PolicyRevision)
-    assert [rows(ledger, table) for table in tables] == [1] * 6
+    tables = (Tick, Window, WindowCohort, Request, DecisionEntry, PlanEntry, PolicyRevision)
+    assert [rows(ledger, table) for table in tables] == [1] * 7
+
+
+def test_a_window_knows_the_tick_that_took_it_in(
+    journal: SqlJournal, ledger: sa.Engine, make_worker_window: Make
+) -> None:
+    journal.record([Report(make_worker_window(1))], [], plan(), AT + 3)
+    assert journal.flush()
+    with ledger.connect() as connection:
+        assert connection.scalar(sa.select(Window.tick_at)) == connection.scalar(sa.select(Tick.at)) == AT + 3
 
 
 def test_a_window_reported_twice_changes_nothing(
@@ -161,7 +170,7 @@ def test_a_locked_database_loses_nothing(tmp_path: Path, make_worker_window: Mak
         for sequence in range(1, 21):
             journal.record([Report(make_worker_window(sequence))], [], plan(), AT)
         assert not journal.flush(0.3)
-        assert (journal.spooled, rows(engine, Window)) == (21, 0)  # the plan's version is the 21st
+        assert (journal.spooled, rows(engine, Window)) == (41, 0)  # each with its tick, and the plan's version
         other.execute("ROLLBACK")
     assert journal.flush()
     assert (rows(engine, Window), journal.spooled, journal.lost) == (20, 0, 0)
@@ -204,12 +213,12 @@ def test_a_full_spool_drops_the_oldest_and_counts_them(empty_database_url: str, 
     for sequence in range(1, 11):
         journal.record([Report(make_worker_window(sequence))], [], plan(), AT)
     assert not journal.flush(0.2)
-    assert (journal.spooled, journal.lost) == (5, 6)  # ten windows and one plan
+    assert (journal.spooled, journal.lost) == (5, 16)  # ten windows, each with its tick, and one plan
     upgrade(empty_database_url)
     assert journal.flush()
     with engine.connect() as connection:
         kept = connection.execute(sa.select(Window.sequence).order_by(Window.sequence)).scalars().all()
-    assert kept == [6, 7, 8, 9, 10]
+    assert kept == [8, 9, 10]
     journal.close()
     engine.dispose()
 
@@ -229,7 +238,7 @@ def test_closing_gives_up_in_time_and_says_what_was_lost(tmp_path: Path, make_wo
     journal.close(0.3)
     assert time.perf_counter() - before < 2
     journal.record([Report(make_worker_window(2))], [], plan(), AT)
-    assert (journal.spooled, journal.lost) == (0, 3)
+    assert (journal.spooled, journal.lost) == (0, 5)
     engine.dispose()
 
 

@@ -1,0 +1,54 @@
+"""What replay needs (ticks, the tick of a window, profiles, shadow drafts), and staged rollouts of a policy.
+
+Revision: 0002.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "policy_rollout",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("revision", sa.Text(), nullable=False),
+        sa.Column("incumbent", sa.Text(), nullable=False),
+        sa.Column("unit", sa.Text(), nullable=False),
+        sa.Column("share", sa.Double(), nullable=False),
+        sa.Column("members", sa.JSON(), nullable=False),
+        sa.Column("stage", sa.Text(), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("started_by", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("sentence", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_policy_rollout")),
+        sa.UniqueConstraint("started_at", "revision", name=op.f("uq_policy_rollout_started_at_revision")),
+    )
+    op.create_table(
+        "tick",
+        sa.Column("epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("plan_version", sa.BigInteger(), nullable=False),
+        sa.Column("policy_revision", sa.Text(), nullable=False),
+        sa.Column("kill_switch", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("epoch", "at", name=op.f("pk_tick")),
+    )
+    # Added in place: rebuilding a table of windows would cascade to their cohorts on SQLite.
+    op.add_column("window", sa.Column("profile", sa.JSON(), nullable=True))
+    op.add_column("window", sa.Column("tick_at", sa.Double(), nullable=True))
+    op.add_column("window_cohort", sa.Column("shadow", sa.JSON(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("window_cohort", "shadow")
+    op.drop_column("window", "tick_at")
+    op.drop_column("window", "profile")
+    op.drop_table("tick")
+    op.drop_table("policy_rollout")
