@@ -1,0 +1,39 @@
+"""Ways to choose K, by name. `PLANNED` know the whole trace beforehand, `REACTING` see one step after the other."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+
+from benchmarks.control.arms import clairvoyant, fixed
+from benchmarks.control.arms.base import ArmFactory, Planner
+from benchmarks.control.arms.ema_tiers import EmaTiers
+from benchmarks.control.arms.lifetime_rates import LifetimeRates
+from benchmarks.control.arms.throughput_ucb import ThroughputUcb
+from benchmarks.control.arms.up_down import UpDown
+
+CLAIRVOYANT, BEST_FIXED, OURS = "clairvoyant", "best fixed K", "ours"
+
+PLANNED: Mapping[str, Planner] = {
+    CLAIRVOYANT: clairvoyant.plan,
+    BEST_FIXED: fixed.best,
+    "K = 0": fixed.none,
+}
+
+REACTING: Mapping[str, ArmFactory] = {
+    "+2/-1": UpDown,
+    "EMA tiers": EmaTiers,
+    "lifetime rates": LifetimeRates,
+    "throughput UCB": ThroughputUcb,
+}
+
+OURS_MODULE = "benchmarks.control.ours"
+
+
+def reacting_arms() -> dict[str, ArmFactory]:
+    """The reacting arms, the production controller's among them where it is installed."""
+    arms = dict(REACTING)
+    if importlib.util.find_spec(OURS_MODULE) is not None:
+        arms |= importlib.import_module(OURS_MODULE).ARMS
+    return arms
