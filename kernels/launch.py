@@ -46,6 +46,11 @@ class Launch:
     divisible_by_16: tuple[str, ...] = ()
     """Arguments that the launcher may rely on to be multiples of 16 (aligned pointers, strides)."""
 
+    def run(self, grid: tuple[int, ...], *arguments: Any) -> None:
+        """Launch `grid` programs with the kernel's arguments but for its constants."""
+        shape = {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": ENABLE_FP_FUSION}
+        self.kernel[grid](*arguments, **self.constants, **shape)
+
 
 def choose_backend(backend: Backend, device: torch.device) -> Literal["naive", "fused"]:
     """What runs for tensors on `device`.

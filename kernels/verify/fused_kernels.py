@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.verify.fused_noise import gumbel_block, philox_words, unit
+from kernels.verify.fused_noise_kernel import gumbel_block, philox_words, unit
 from kernels.verify.fused_rows import (
     BEST_SCORE,
     DRAFT_MAX,
@@ -23,8 +23,10 @@ from kernels.verify.fused_rows import (
     load_score,
     load_scores,
     log_sum_exp,
+    restricted,
     sequence_of,
     store_max_and_sum,
+    threshold_of,
 )
 from kernels.verify.noise import Purpose
 from kernels.verify.verdict import GREEDY_BELOW
@@ -35,12 +37,14 @@ _RESAMPLE = tl.constexpr(int(Purpose.RESAMPLE))
 _COUPLED = tl.constexpr(int(Purpose.COUPLED))
 
 
-@triton.jit(do_not_specialize=["batch", "plane_stride"])
+@triton.jit(do_not_specialize=["batch", "plane_stride", "has_thresholds"])
 def verify_statistics_kernel(
     statistics_ptr,
     best_token_ptr,
     target_ptr,
     target_stride,
+    threshold_ptr,
+    has_thresholds,
     draft_ptr,
     draft_stride,
     cu_draft_ptr,
@@ -78,6 +82,7 @@ def verify_statistics_kernel(
     elif is_coupled or (is_last == 0):
         inverse_temperature = tl.load(inverse_temperature_ptr + b)
         scores = load_scores(target_row, tokens, vocab_size, inverse_temperature)
+        scores = restricted(scores, threshold_of(threshold_ptr, row, has_thresholds))
         if is_coupled:
             position = tl.load(position_ptr + b) + j
             noise = gumbel_block(tl.load(seed_ptr + b), position, _COUPLED, first_token, BLOCK)
@@ -92,7 +97,7 @@ def verify_statistics_kernel(
                 store_max_and_sum(statistics_ptr + DRAFT_MAX * plane_stride, plane_stride, cell, draft_scores)
 
 
-@triton.jit(do_not_specialize=["normaliser_stride", "plane_stride", "width", "token_stride"])
+@triton.jit(do_not_specialize=["normaliser_stride", "plane_stride", "width", "token_stride", "has_thresholds"])
 def verify_accept_kernel(
     num_accepted_ptr,
     token_ptr,
@@ -104,6 +109,8 @@ def verify_accept_kernel(
     best_token_ptr,
     target_ptr,
     target_stride,
+    threshold_ptr,
+    has_thresholds,
     draft_token_ptr,
     draft_ptr,
     draft_stride,
@@ -119,7 +126,6 @@ def verify_accept_kernel(
     width,
     HAS_DRAFT_LOGITS: tl.constexpr,
     BLOCKS: tl.constexpr,
-    WIDTH_BLOCK: tl.constexpr,
 ):
     b = tl.program_id(0).to(tl.int64)
     start = tl.load(cu_draft_ptr + b).to(tl.int64)
@@ -130,9 +136,11 @@ def verify_accept_kernel(
     seed = tl.load(seed_ptr + b)
     position = tl.load(position_ptr + b)
 
-    columns = tl.arange(0, WIDTH_BLOCK)
-    emitted = tl.full((WIDTH_BLOCK,), -1, tl.int64)
-    overlaps = tl.full((WIDTH_BLOCK,), float("nan"), tl.float32)
+    token_row = token_ptr + b * token_stride
+    for column in range(width):
+        tl.store(token_row + column, -1)
+    for j in range(k):
+        tl.store(overlap_ptr + start + j, float("nan"))
     accepted = k * 0
     walking = k > 0
     while walking:
@@ -146,6 +154,7 @@ def verify_accept_kernel(
             normaliser = log_sum_exp(statistics_ptr, plane_stride, first_cell, num_blocks, BLOCKS)
             tl.store(normaliser_ptr + row, normaliser)
             score = load_score(target_ptr + row * target_stride, draft, vocab_size, inverse_temperature)
+            score = restricted(score, threshold_of(threshold_ptr, row, has_thresholds))
             log_target = score - normaliser
             overlap = tl.exp(log_target)
             if HAS_DRAFT_LOGITS:
@@ -161,16 +170,16 @@ def verify_accept_kernel(
             if is_greedy:
                 overlap = walking.to(tl.float32)
             if walking == 0:
-                emitted = tl.where(columns == accepted, token, emitted)
+                tl.store(token_row + accepted, token.to(tl.int64))
         else:
             word, _word_1, _word_2, _word_3 = philox_words(
                 seed, position + accepted, _ACCEPT, (accepted * 0).to(tl.uint32)
             )
             # Strict, and false for a target probability of 0 whatever the draft's is.
             walking = tl.log(unit(word)) + log_draft < log_target
-        overlaps = tl.where(columns == accepted, overlap, overlaps)
+        tl.store(overlap_ptr + start + accepted, overlap)
         if walking:
-            emitted = tl.where(columns == accepted, draft, emitted)
+            tl.store(token_row + accepted, draft)
             accepted += 1
             walking = accepted < k
     tl.store(num_accepted_ptr + b, accepted.to(tl.int32))
@@ -178,12 +187,10 @@ def verify_accept_kernel(
     if is_own_choice & (accepted == k):
         best_planes = statistics_ptr + BEST_SCORE * plane_stride
         _score, token = best_token_of(best_planes, best_token_ptr, (start + b + k) * num_blocks, num_blocks, BLOCKS)
-        emitted = tl.where(columns == k, token, emitted)
-    tl.store(token_ptr + b * token_stride + columns, emitted, mask=columns < width)
-    tl.store(overlap_ptr + start + columns, overlaps, mask=columns < k)
+        tl.store(token_row + k, token.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["batch", "score_stride", "normaliser_stride"])
+@triton.jit(do_not_specialize=["batch", "score_stride", "normaliser_stride", "has_thresholds"])
 def verify_resample_kernel(
     partial_overlap_ptr,
     score_ptr,
@@ -194,6 +201,8 @@ def verify_resample_kernel(
     normaliser_stride,
     target_ptr,
     target_stride,
+    threshold_ptr,
+    has_thresholds,
     draft_token_ptr,
     draft_ptr,
     draft_stride,
@@ -227,6 +236,7 @@ def verify_resample_kernel(
         cell = row * num_blocks + block
         inverse_temperature = tl.load(inverse_temperature_ptr + b)
         scores = load_scores(target_ptr + row * target_stride, tokens, vocab_size, inverse_temperature)
+        scores = restricted(scores, threshold_of(threshold_ptr, row, has_thresholds))
         residual = tl.zeros((BLOCK,), tl.float32)
         if is_bonus == 0:
             target_probs = tl.exp(scores - tl.load(normaliser_ptr + row))

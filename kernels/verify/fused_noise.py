@@ -1,78 +1,26 @@
-"""The noise of `noise.py` in Triton: the same words from the same counters, the same formulas on them."""
-
-# Triton gives its functions neither types nor a place for them.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+"""Rows of noise by Triton."""
 
 from __future__ import annotations
 
 import torch
 import triton
-import triton.language as tl
 
-from kernels.launch import ENABLE_FP_FUSION, WIDE_WARPS, vocab_block
+from kernels.verify.launches import noise_launch
 from kernels.verify.noise import Purpose
-
-
-@triton.jit
-def unit(word):
-    """Map u32 to float32 strictly inside (0, 1), as noise._unit does."""
-    return tl.minimum(word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10, 0.99999994039535522)
-
-
-@triton.jit
-def _negative_log1p(u):
-    """-log(1 - u) without losing small u: the rounding error of 1 - u cancels in u / (1 - w) (Goldberg 1991, th. 4)."""
-    w = 1.0 - u
-    lost = 1.0 - w
-    return tl.where(lost == 0.0, u, -tl.log(w) * (u / tl.where(lost == 0.0, 1.0, lost)))
-
-
-@triton.jit
-def philox_words(seed, position, purpose: tl.constexpr, counters):
-    return tl.philox(
-        seed,
-        counters,
-        counters * 0 + (position & 0xFFFFFFFF).to(tl.uint32),
-        counters * 0 + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32),
-        counters * 0 + purpose,
-    )
-
-
-@triton.jit
-def gumbel_block(seed, position, purpose: tl.constexpr, first_token, BLOCK: tl.constexpr):
-    """Noise [BLOCK] of the tokens from `first_token`, a multiple of 4."""
-    counters = (first_token // 4 + tl.arange(0, BLOCK // 4)).to(tl.uint32)
-    lane_0, lane_1, lane_2, lane_3 = philox_words(seed, position, purpose, counters)
-    even, odd = tl.join(lane_0, lane_2), tl.join(lane_1, lane_3)
-    words = tl.reshape(tl.join(even, odd), (BLOCK,))
-    return -tl.log(_negative_log1p(unit(words)))
-
-
-@triton.jit
-def gumbel_noise_kernel(
-    noise_ptr, noise_stride, seed_ptr, position_ptr, vocab_size, PURPOSE: tl.constexpr, BLOCK: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    first_token = tl.program_id(1) * BLOCK
-    tokens = first_token + tl.arange(0, BLOCK)
-    noise = gumbel_block(tl.load(seed_ptr + row), tl.load(position_ptr + row), PURPOSE, first_token, BLOCK)
-    tl.store(noise_ptr + row * noise_stride + tokens, noise, mask=tokens < vocab_size)
+from kernels.verify.shapes import BLOCK
 
 
 def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, purpose: Purpose) -> torch.Tensor:
     """See `kernels.verify.gumbel_noise`."""
     noise = torch.empty((len(seeds), vocab_size), dtype=torch.float32, device=seeds.device)
-    block = vocab_block(vocab_size)
     if len(seeds):
-        gumbel_noise_kernel[(len(seeds), triton.cdiv(vocab_size, block))](
+        noise_launch().run(
+            (len(seeds), triton.cdiv(vocab_size, BLOCK)),
             noise,
             noise.stride(0),
             seeds,
             positions,
             vocab_size,
-            PURPOSE=int(purpose),
-            BLOCK=block,
-            num_warps=WIDE_WARPS,
-            enable_fp_fusion=ENABLE_FP_FUSION,
+            int(purpose),
         )
     return noise

@@ -18,9 +18,23 @@ NUM_PLANES = 5
 @triton.jit
 def sequence_of(row, cu_draft_ptr, batch, BATCH_BLOCK: tl.constexpr):
     """The sequence that owns a target row: how many sequences end at or before it."""
-    b = tl.arange(0, BATCH_BLOCK)
-    ends = tl.load(cu_draft_ptr + b + 1, mask=b < batch, other=2147483647 - BATCH_BLOCK) + b + 1
-    return tl.sum((ends <= row).to(tl.int32), 0)
+    ended = tl.zeros((BATCH_BLOCK,), tl.int32)
+    for first in range(0, batch, BATCH_BLOCK):
+        b = first + tl.arange(0, BATCH_BLOCK)
+        ends = tl.load(cu_draft_ptr + b + 1, mask=b < batch, other=0) + b + 1
+        ended += ((ends <= row) & (b < batch)).to(tl.int32)
+    return tl.sum(ended, 0)
+
+
+@triton.jit
+def threshold_of(threshold_ptr, row, has_thresholds):
+    """The smallest score that stays of a row."""
+    return tl.load(threshold_ptr + row, mask=has_thresholds != 0, other=float("-inf"))
+
+
+@triton.jit
+def restricted(scores, threshold):
+    return tl.where(scores >= threshold, scores, float("-inf"))
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.filters.naive import restricted
 from kernels.verify.noise import Purpose, gumbel_noise, uniform
 from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
 
@@ -23,9 +24,12 @@ class _Chain:
     position: torch.Tensor
     uniforms: list[float]
     overlap: torch.Tensor
+    limits: tuple[int, float, float] | None
+    """top_k, top_p and log(min_p)."""
 
     def target_scores(self, j: int) -> torch.Tensor:
-        return self.target_logits[j].float() * self.inverse_temperature
+        scores = self.target_logits[j].float() * self.inverse_temperature
+        return scores if self.limits is None else restricted(scores, *self.limits)
 
     def target_probs(self, j: int) -> torch.Tensor:
         return torch.softmax(self.target_scores(j), -1)
@@ -50,6 +54,9 @@ def verify_chain(chains: Chains) -> Verdict:
     temperatures, coupled = chains.temperature.tolist(), chains.coupled.tolist()
     is_unseeded = ~chains.coupled & (chains.temperature >= GREEDY_BELOW)
     uniforms = _acceptance_uniforms(chains).tolist() if bool(is_unseeded.any()) else []
+    limits = chains.limits and list(
+        zip(chains.limits.top_k.tolist(), chains.limits.top_p.tolist(), chains.limits.log_min_p.tolist(), strict=True)
+    )
     emitted: list[list[int]] = []
     for b, (start, end) in enumerate(itertools.pairwise(bounds)):
         chain = _Chain(
@@ -61,6 +68,7 @@ def verify_chain(chains: Chains) -> Verdict:
             position=chains.positions[b],
             uniforms=uniforms[start:end],
             overlap=overlap[start:end],
+            limits=limits[b] if limits else None,
         )
         if temperatures[b] < GREEDY_BELOW:
             emitted.append(_walk_greedy(chain))

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.filters import Limits
+from kernels.verify.shapes import MAX_VOCAB
+
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Below this temperature logits / temperature may overflow float32; such a row is greedy, as temperature 0 is.
 GREEDY_BELOW = 1e-5
@@ -40,6 +43,7 @@ class Chains:
     positions: torch.Tensor
     coupled: torch.Tensor
     max_k: int
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -71,6 +75,8 @@ class Chains:
                 raise ValueError(f"{name} is {logits.dtype}; it must be float32, bfloat16 or float16")
             if logits.ndim != 2 or logits.shape[1] < 1:
                 raise ValueError(f"{name} has shape {tuple(logits.shape)}; it must be [rows, vocabulary]")
+            if logits.shape[1] > MAX_VOCAB:
+                raise ValueError(f"{name} has a vocabulary of {logits.shape[1]}; at most {MAX_VOCAB} tokens fit")
             if logits.device != self.target_logits.device:
                 raise ValueError(f"{name} is on {logits.device}, not on {self.target_logits.device}; move one")
 

@@ -1,0 +1,74 @@
+"""Every configuration in which verification and its noise are launched; `fused` takes its shapes from here."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from kernels.launch import NARROW_WARPS, WIDE_WARPS, Launch
+from kernels.verify.fused_kernels import (
+    verify_accept_kernel,
+    verify_finish_kernel,
+    verify_resample_kernel,
+    verify_statistics_kernel,
+)
+from kernels.verify.fused_noise_kernel import gumbel_noise_kernel
+from kernels.verify.shapes import BATCH_BLOCK, BLOCK, BLOCKS, TYPE_NAMES
+
+_POINTERS = {
+    "statistics_ptr": "*fp32", "overlap_ptr": "*fp32", "partial_overlap_ptr": "*fp32", "score_ptr": "*fp32",
+    "normaliser_ptr": "*fp32", "noise_ptr": "*fp32", "temperature_ptr": "*fp32", "inverse_temperature_ptr": "*fp32",
+    "threshold_ptr": "*fp32", "best_token_ptr": "*i32", "cu_draft_ptr": "*i32", "num_accepted_ptr": "*i32",
+    "seed_ptr": "*i64", "position_ptr": "*i64", "token_ptr": "*i64", "draft_token_ptr": "*i64", "coupled_ptr": "*i1",
+}  # fmt: skip
+_CONSTANTS = {"BLOCK": BLOCK, "BLOCKS": BLOCKS, "BATCH_BLOCK": BATCH_BLOCK}
+_OVER_LOGITS = {
+    "statistics": (verify_statistics_kernel, WIDE_WARPS),
+    "accept": (verify_accept_kernel, NARROW_WARPS),
+    "resample": (verify_resample_kernel, WIDE_WARPS),
+}
+DTYPE_PAIRS = tuple((target, draft) for target in TYPE_NAMES for draft in dict.fromkeys((None, target, torch.float32)))
+"""Target and draft logits: none, of one type, or a drafter that keeps float32."""
+
+
+@functools.cache
+def logits_launch(stage: str, target: torch.dtype, draft: torch.dtype | None) -> Launch:
+    """How a stage that reads logits is launched: "statistics", "accept" or "resample"; `draft` is None without them."""
+    kernel, num_warps = _OVER_LOGITS[stage]
+    name = f"verify_{stage}/{TYPE_NAMES[target]}/draft-{TYPE_NAMES[draft] if draft else 'none'}"
+    types = {"target_ptr": f"*{TYPE_NAMES[target]}", "draft_ptr": f"*{TYPE_NAMES[draft or target]}"}
+    return _launch(name, kernel, num_warps, types, {"HAS_DRAFT_LOGITS": draft is not None})
+
+
+@functools.cache
+def finish_launch(has_draft_logits: bool) -> Launch:
+    """How the blocks of the second look are merged."""
+    name = f"verify_finish/{'draft-logits' if has_draft_logits else 'draft-none'}"
+    return _launch(name, verify_finish_kernel, NARROW_WARPS, {}, {"HAS_DRAFT_LOGITS": has_draft_logits})
+
+
+@functools.cache
+def noise_launch() -> Launch:
+    """How rows of noise are written."""
+    return _launch("gumbel_noise", gumbel_noise_kernel, WIDE_WARPS, {}, {})
+
+
+def launches() -> tuple[Launch, ...]:
+    """All of them."""
+    over_logits = (logits_launch(stage, *pair) for stage in _OVER_LOGITS for pair in DTYPE_PAIRS)
+    return (*over_logits, finish_launch(True), finish_launch(False), noise_launch())
+
+
+def _launch(name: str, kernel: Any, num_warps: int, types: dict[str, str], switches: dict[str, bool]) -> Launch:
+    pointers, constants = {**_POINTERS, **types}, {**_CONSTANTS, **switches}
+    own = {a: pointers[a] for a in kernel.arg_names if a in pointers}
+    return Launch(
+        name=name,
+        kernel=kernel,
+        pointers=own,
+        constants={a: constants[a] for a in kernel.arg_names if a in constants},
+        num_warps=num_warps,
+        divisible_by_16=(*own, *(a for a in ("target_stride", "draft_stride", "vocab_size") if a in kernel.arg_names)),
+    )
