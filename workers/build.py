@@ -14,19 +14,24 @@ from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.energy import select_energy_reader
 from workers.engine import Engine
+from workers.latency_profile import LatencyProfile, step_sizes
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
 from workers.model_support import UnsupportedModel, check_config
 from workers.models.resolve import resolve_model
+from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
-from workers.proposers.base import Proposer
+from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
+from workers.shadow import ShadowDrafts
 from workers.target import Target
 from workers.verifier import Verifier
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+VERSION_DIGITS = 12
+"""Of the sha256 of a draft model's weights: enough to tell them apart."""
 
 
 class DeviceError(ValueError):
@@ -67,19 +72,23 @@ def build_engine(
     runner = _load(folder, settings, device, dtype, settings.model)
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
-    meter = Meter(
-        worker, time.time_ns(), settings.model, proposer.name, sku, clock, select_energy_reader(device.type).since_last
-    )
+    label = drafter_label(proposer)
+    read_energy = select_energy_reader(device.type).since_last
+    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, read_energy)
+    rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
         Target(runner),
         proposer,
         Verifier(sorted(runner.eos_token_ids)),
-        PlanClient(unplanned(policy), clock),
+        PlanClient(unplanned(policy), clock, worker, label),
         meter,
         tokenizer,
         runner.eos_token_ids,
         clock,
+        shadow=None if proposer.name == "none" else ShadowDrafts(proposer, meter.count_shadow, max(rungs)),
     )
+    sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
+    engine.profile = LatencyProfile(sizes, engine.rehearse, settings.profile_s)
     return engine, tokenizer
 
 
@@ -99,7 +108,8 @@ def build_proposer(
             f"drafter {where!r} was made for {draft.context} tokens, fewer than the {target.context} of the context; "
             f"set max_context to {draft.context} or use another drafter"
         )
-    return DraftModelProposer(draft, target.vocab_size)
+    version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
+    return DraftModelProposer(draft, target.vocab_size, version=version)
 
 
 def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:

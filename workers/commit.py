@@ -17,6 +17,7 @@ class Committed:
 
     drafted, accepted: draft tokens verified and kept. ended: generation ended on a draft token, so that there is no
     extra token. from_prefill: the token that prefill yields, which belongs to no step. planned_k: the plan's K.
+    acceptance: by examined position that was not cut off, the probability with which it was kept.
     """
 
     sequence: Sequence
@@ -28,6 +29,7 @@ class Committed:
     from_prefill: bool
     planned_k: int
     finish_reason: FinishReason | None
+    acceptance: tuple[float, ...] = ()
 
 
 def trim(
@@ -66,4 +68,8 @@ def commit(
         sequence.spec_steps += drafted > 0
         sequence.plain_steps += drafted == 0
         sequence.max_k = max(sequence.max_k, drafted)
-    return Committed(sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason)
+    # Where the text ended inside the draft, nothing is known of the positions behind.
+    acceptance = accepted.acceptance[: kept_drafts + (not ended)]
+    return Committed(
+        sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason, acceptance
+    )

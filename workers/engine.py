@@ -6,18 +6,38 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
 from workers.commit import Committed, commit
 from workers.detokenizer import Detokenizer
+from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.meter import Gauges, Meter
 from workers.plan_client import PlanClient
 from workers.proposers.base import Proposer
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
-from workers.target import Score, Target
+from workers.shadow import ShadowDrafts
+from workers.target import Target
 from workers.verifier import Accepted, Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft-verify round and prefill chunk, committed.
+
+    draft_positions: positions computed by a draft model for each decoding sequence. seconds: wall time without
+    prefill, draft_seconds of it for drafting. context: tokens of the decoding sequences before it.
+    """
+
+    committed: list[Committed]
+    draft_positions: Seq[int]
+    seconds: float
+    draft_seconds: float
+    context: int
+    prefill_positions: int
+    prefill_s: float
 
 
 class Engine:
@@ -33,6 +53,7 @@ class Engine:
         tokenizer: Any,
         eos_token_ids: Collection[int],
         clock: Callable[[], float] = time.time,
+        shadow: ShadowDrafts | None = None,
     ) -> None:
         self.target = target
         self.proposer = proposer
@@ -43,6 +64,8 @@ class Engine:
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
+        self._shadow = shadow
+        self.profile: LatencyProfile | None = None
         self._sequences: dict[str, Sequence] = {}
 
     @property
@@ -89,24 +112,47 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return []
-        started = time.perf_counter()
-        k = self.plan_client.k_for(batch.decoding)
-        proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
-        score = self.target.score(batch, proposal)
-        verdict = self.verifier.verify(batch.sequences, proposal, score)
-        committed = self._commit(batch, verdict, score.cu_draft, k)
-        decode_s = time.perf_counter() - started - score.prefill_s
-        self._count(batch, committed, proposal.positions, score, decode_s)
-        return [self._chunk(c) for c in committed]
+        outcome = self._round(batch, self.plan_client.k_for(batch.decoding))
+        self._count(batch, outcome)
+        self._score_shadows(outcome)
+        return [self._chunk(c) for c in outcome.committed]
+
+    def rehearse(self, size: StepSize) -> StepTime | None:
+        """Run one step of that size on made-up sequences and say what it took: nothing is counted, nothing remains.
+
+        None, and no step, while there is work or too few slots are free.
+        """
+        kv = self.target.runner.kv
+        if self.has_work or kv.num_slots - kv.used < size.sequences:
+            return None
+        slots = [kv.allocate() for _ in range(size.sequences)]
+        sequences = scratch_sequences(size, slots, self.target.runner.vocab_size, self._tokenizer)
+        try:
+            # At K = 0 the drafter is off, and so is what keeps it up to date.
+            self.proposer.prime(sequences if size.k else ())
+            outcome = self._round(Batch(tuple(sequences)), (size.k,) * size.sequences)
+        finally:
+            for sequence in sequences:
+                self.proposer.release(sequence)
+                kv.free(sequence.slot)
+        return StepTime(outcome.seconds, outcome.draft_seconds, sum(c.drafted for c in outcome.committed))
 
     def close_window(self) -> WorkerWindow:
         """Close the meter's window with the engine's present state."""
-        kv = self.target.runner.kv
-        used = sum(s.kv_length for s in self.scheduler.running)
-        plan = self.plan_client
-        running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
-        total = kv.num_slots * kv.context
-        return self.meter.close(Gauges(plan.plan.version, plan.is_expired, plan.age_s, running, waiting, used, total))
+        kv, plan = self.target.runner.kv, self.plan_client
+        profile = () if self.profile is None else self.profile.to_send(plan.plan.epoch, time.monotonic())
+        return self.meter.close(
+            Gauges(
+                plan_version=plan.plan.version,
+                plan_expired=plan.is_expired,
+                plan_age_s=plan.age_s,
+                running=len(self.scheduler.running),
+                waiting=len(self.scheduler.waiting),
+                kv_used=sum(s.kv_length for s in self.scheduler.running),
+                kv_total=kv.num_slots * kv.context,
+                profile=profile,
+            )
+        )
 
     def _admit(self) -> None:
         kv, scheduler = self.target.runner.kv, self.scheduler
@@ -115,6 +161,18 @@ class Engine:
             sequence.slot = kv.allocate()
             sequence.started_at = self._clock()
             scheduler.running.append(sequence)
+
+    def _round(self, batch: Batch, k: Seq[int]) -> Round:
+        """Draft, score, verify, commit; k: the plan's K of each decoding sequence."""
+        context = sum(len(s.token_ids) for s in batch.decoding)
+        started = time.perf_counter()
+        proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
+        draft_s = time.perf_counter() - started
+        score = self.target.score(batch, proposal)
+        verdict = self.verifier.verify(batch.sequences, proposal, score)
+        committed = self._commit(batch, verdict, score.cu_draft, k)
+        seconds = time.perf_counter() - started - score.prefill_s
+        return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_positions, score.prefill_s)
 
     @staticmethod
     def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:
@@ -128,20 +186,29 @@ class Engine:
             for b, s in enumerate(batch.sequences)
         ]
 
-    def _count(
-        self, batch: Batch, committed: Seq[Committed], draft_positions: Seq[int], score: Score, decode_s: float
-    ) -> None:
+    def _count(self, batch: Batch, outcome: Round) -> None:
         if batch.prefill is not None:
-            self.meter.count_prefill(batch.prefill, score.prefill_positions, score.prefill_s)
-        self.meter.count_step(committed, draft_positions, decode_s)
-        for c, n in zip(committed, draft_positions, strict=False):
+            self.meter.count_prefill(batch.prefill, outcome.prefill_positions, outcome.prefill_s)
+        self.meter.count_step(
+            outcome.committed, outcome.draft_positions, outcome.seconds, outcome.draft_seconds, outcome.context
+        )
+        for c, n in zip(outcome.committed, outcome.draft_positions, strict=False):
             c.sequence.draft_positions += n
         plan_version = self.plan_client.plan.version
-        for c in committed:
+        for c in outcome.committed:
             c.sequence.plan_version = plan_version
             if c.from_prefill:
                 c.sequence.first_token_at = self._clock()
                 self.meter.count_first_token(c.sequence, c.sequence.first_token_at - c.sequence.request.created_at)
+
+    def _score_shadows(self, outcome: Round) -> None:
+        if self._shadow is None:
+            return
+        if self.plan_client.is_drafter_off:
+            # Not only its drafts unused: whoever pulled the switch does not want it to run.
+            self._shadow.forget_all()
+        else:
+            self._shadow.observe(outcome.committed, outcome.seconds)
 
     def _chunk(self, c: Committed) -> Chunk:
         request_id = c.sequence.request.request_id
@@ -157,6 +224,8 @@ class Engine:
         """Free what the sequence holds and write its record."""
         del self._sequences[sequence.request.request_id]
         self.proposer.release(sequence)
+        if self._shadow is not None:
+            self._shadow.forget(sequence.request.request_id)
         if sequence.slot >= 0:
             self.target.runner.kv.free(sequence.slot)
             self.scheduler.running.remove(sequence)

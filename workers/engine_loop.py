@@ -7,10 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
+from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import Report, RequestRecord
+from workers.canary import Canary
 from workers.engine import Engine
 from workers.sequence import Chunk, EngineRequest
 
@@ -18,6 +21,9 @@ log = structlog.get_logger(__name__)
 
 FAILED_STEPS_MOST = 3
 """Failed steps in a row after which an engine counts as broken: a device in an error state fails every one."""
+
+QUIET_S = 1.0
+"""Seconds without a request before anything else is done: clients that pause between requests never wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,10 @@ class EngineLoop:
     """Steps the engine while there is work, and closes a window every `tick_s`, busy or idle.
 
     on_chunk and on_report are called on the engine's thread and must not block. submit and cancel may be called from
-    any thread.
+    any thread. idle_work: called again and again, on the engine's thread, once there was no request for QUIET_S, until
+    it answers False; a request that arrives waits for the call that runs. canary: checks finished text, a piece between
+    two steps; where text is not the target's, this worker stops drafting at once and reports without waiting for its
+    tick. None: nothing is checked.
     """
 
     def __init__(
@@ -38,11 +47,17 @@ class EngineLoop:
         on_chunk: Callable[[Chunk], None],
         on_report: Callable[[Report], None],
         tick_s: float = 1.0,
+        idle_work: Callable[[], bool] | None = None,
+        canary: Canary | None = None,
     ) -> None:
         self._engine = engine
+        self._canary = canary
+        self._checks: list[CanaryCheck] = []
+        self._is_urgent = False
         self._on_chunk = on_chunk
         self._on_report = on_report
         self._tick_s = tick_s
+        self._idle_work = idle_work
         self._inbox: queue.SimpleQueue[EngineRequest | _Cancel | None] = queue.SimpleQueue()
         self._records: list[RequestRecord] = []
         self._failed_steps = 0
@@ -71,11 +86,19 @@ class EngineLoop:
 
     def _run(self) -> None:
         next_close = time.monotonic() + self._tick_s
+        quiet_at = time.monotonic() + QUIET_S
         while not self._stopping.is_set():
-            self._read_inbox(0.0 if self._engine.has_work else max(0.0, next_close - time.monotonic()))
+            wake_at = next_close if self._idle_work is None else min(next_close, quiet_at)
+            has_something = self._engine.has_work or (self._canary is not None and self._canary.is_due(busy=False))
+            self._read_inbox(0.0 if has_something else max(0.0, wake_at - time.monotonic()))
             if self._engine.has_work:
                 self._step()
-            if time.monotonic() >= next_close:
+                quiet_at = time.monotonic() + QUIET_S
+            elif self._idle_work is not None and time.monotonic() >= quiet_at:
+                self._work_idly(self._idle_work)
+            if self._canary is not None:
+                self._take_check(self._canary.piece(busy=self._engine.has_work))
+            if self._is_urgent or time.monotonic() >= next_close:
                 self._report()
                 next_close = max(next_close + self._tick_s, time.monotonic() + self._tick_s / 2)
         for chunk in self._engine.fail_all("the server is shutting down"):
@@ -83,6 +106,8 @@ class EngineLoop:
         self._report()
 
     def _step(self) -> None:
+        if self._canary is not None:
+            self._take_check(self._canary.make_room())
         try:
             chunks = self._engine.step()
             self._failed_steps = 0
@@ -93,6 +118,15 @@ class EngineLoop:
             chunks = self._engine.fail_all("the worker failed on this step; its requests were ended")
         for chunk in chunks:
             self._emit(chunk)
+
+    def _work_idly(self, work: Callable[[], bool]) -> None:
+        try:
+            has_more = work()
+        except Exception:
+            log.exception("idle work failed; serving goes on without it")
+            has_more = False
+        if not has_more:
+            self._idle_work = None
 
     def _read_inbox(self, timeout: float) -> None:
         """Take everything that waits; when nothing does, wait up to `timeout` seconds for the first item."""
@@ -108,6 +142,8 @@ class EngineLoop:
         if isinstance(item, EngineRequest):
             try:
                 self._engine.submit(item)
+                if self._canary is not None:
+                    self._canary.begin(item)
             except ValueError as error:
                 self._emit(Chunk(item.request_id, (), "", finish_reason="error", error=str(error)))
             except Exception:
@@ -124,7 +160,27 @@ class EngineLoop:
         if chunk.record is not None:
             self._records.append(chunk.record)
         self._on_chunk(chunk)
+        if self._canary is not None:
+            self._canary.follow(chunk)
+
+    def _take_check(self, check: CanaryCheck | None) -> None:
+        """Keep a check for the report; wrong text stops the drafter here and now, and everywhere with the report."""
+        if check is None:
+            return
+        self._checks.append(check)
+        if check.verdict == "mismatch" and self._canary is not None:
+            log.error("canary: the drafter's text is not the target's; drafting stops", **_shown(check))
+            self._engine.plan_client.block_drafter()
+            self._canary.forget()
+            self._is_urgent = True
 
     def _report(self) -> None:
         records, self._records = tuple(self._records), []
-        self._on_report(Report(self._engine.close_window(), records))
+        checks, self._checks = tuple(self._checks), []
+        self._is_urgent = False
+        self._on_report(Report(self._engine.close_window(), records, checks))
+
+
+def _shown(check: CanaryCheck) -> dict[str, Any]:
+    """For a log line."""
+    return {name: getattr(check, name) for name in CanaryCheck.__dataclass_fields__}

@@ -1,16 +1,34 @@
-"""What K each sequence uses in this step: a look-up in the newest plan, no waiting."""
+"""What K each sequence uses in this step: a look-up in the newest plan, no waiting.
+
+A plan is alive for its own length, counted by a monotonic clock from when it was issued. How long ago that was at
+receipt, two witnesses say: the wall clock, and the plan held before (the two were issued so far apart, and received so
+far apart). A clock that was set wrong convinces only one of them, so a plan is refused only where both find it too
+old, or both find it from the future.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
 
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy
-from controlplane.telemetry import LOAD_BUCKETS
+from controlplane.telemetry import LOAD_BUCKETS, MAX_K
 from workers.sequence import Sequence
+
+log = structlog.get_logger(__name__)
+
+Refusal = Literal["epoch", "version", "future", "stale"]
+"""Why a plan is not obeyed: of a controller that lost, older than the one in force, issued ahead of our clock by more
+than its own length, or over before it came."""
 
 
 def unplanned(policy: Policy) -> Plan:
@@ -25,31 +43,170 @@ def constant_plan(k: int, cohorts: Iterable[str]) -> Plan:
     return Plan(0, 0, 0.0, math.inf, {c: (k,) * len(LOAD_BUCKETS) for c in names}, dict.fromkeys(names, k), "constant")
 
 
-class PlanClient:
-    """Holds the current plan. `accept` may be called from any thread; readers see one reference swapped."""
+class _KTable(dict[str, int]):
+    """Cohort -> K: worked out at a cohort's first look-up, afterwards a dictionary's."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
-        self.plan = plan
-        self._clock = clock
+    def __init__(self, k_of: Callable[[str], int]) -> None:
+        super().__init__()
+        self._k_of = k_of
+
+    def __missing__(self, cohort: str) -> int:
+        k = self[cohort] = self._k_of(cohort)
+        return k
+
+
+class _KTables(dict[int, _KTable]):
+    """Running sequences -> the table of that load."""
+
+    def __init__(self, k_of: Callable[[str, int], int]) -> None:
+        super().__init__()
+        self._k_of = k_of
+
+    def __missing__(self, running: int) -> _KTable:
+        table = self[running] = _KTable(lambda cohort: self._k_of(cohort, running))
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A plan and what it comes to here. issued_at, ends_at: seconds of our monotonic clock."""
+
+    plan: Plan
+    issued_at: float
+    ends_at: float
+    alive: _KTables
+    expired: _KTables
+
+
+class PlanClient:
+    """Holds the current plan. `accept` may be called from any thread; readers see one reference swapped.
+
+    clock: unix seconds. worker: this worker's name, for a plan that is staged on some workers. drafter: its
+    name@version. monotonic: seconds of a clock that is never set.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Callable[[], float],
+        worker: str = "",
+        drafter: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._monotonic = clock, monotonic
+        self._worker, self._drafter = worker, drafter
+        self._is_blocked_here = False
         self._accepting = threading.Lock()
+        self._refused: Counter[str] = Counter()
+        self._clamped = 0
+        self._held = self._hold(plan, clock() - plan.issued_at)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return self._held.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        """Put `plan` in force whatever is held, as tests and benchmarks do."""
+        self._held = self._hold(plan, self._clock() - plan.issued_at)
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Plans that were not obeyed, by Refusal."""
+        return dict(self._refused)
+
+    @property
+    def clamped(self) -> int:
+        """Entries of plans that were no K at all (below 0, or deeper than any ladder) and were brought into range."""
+        return self._clamped
 
     def accept(self, plan: Plan) -> None:
-        """Take a newer plan; an older epoch (a controller that lost) or an older version is ignored."""
+        """Take a newer plan, or a renewal of the one in force; anything else is refused and counted."""
         # A broadcast and a report's answer may arrive together: the older one must not come last.
         with self._accepting:
-            if (plan.epoch, plan.version) >= (self.plan.epoch, self.plan.version):
-                self.plan = plan
+            held = self._held.plan
+            if _issue(plan) == _issue(held):
+                return
+            refusal, age = self._judge(plan)
+            if refusal is None:
+                if self._drafter in plan.blocked_drafters:
+                    self._is_blocked_here = False  # the controller knows; from here on its word counts
+                self._held = self._hold(plan, age)
+                return
+            self._refused[refusal] += 1
+        if self._refused[refusal] == 1:
+            log.warning("plan refused", reason=refusal, epoch=plan.epoch, version=plan.version, in_force=held.version)
+
+    def block_drafter(self) -> None:
+        """K = 0 from the next step on, until a plan has blocked this drafter, too, and a later one does no more."""
+        with self._accepting:
+            self._is_blocked_here = True
+
+    @property
+    def is_drafter_off(self) -> bool:
+        """Whether the drafter must not run at all: the kill switch is at zero, or it gave wrong text."""
+        plan = self._held.plan
+        return plan.kill_switch == "zero" or self._is_blocked_here or self._drafter in plan.blocked_drafters
+
+    def _judge(self, plan: Plan) -> tuple[Refusal | None, float]:
+        """Why not to obey `plan`, if so, and its age in seconds."""
+        held, length = self._held, plan.expires_at - plan.issued_at
+        if plan.epoch < held.plan.epoch:
+            return "epoch", 0.0
+        if plan.epoch == held.plan.epoch and plan.version < held.plan.version:
+            return "version", 0.0
+        ages = [self._clock() - plan.issued_at]
+        if held.plan.issued_at:
+            ages.append(self._monotonic() - held.issued_at - (plan.issued_at - held.plan.issued_at))
+        believable = [age for age in ages if -length <= age < length]
+        if believable:
+            return None, min(believable)
+        return ("stale" if max(ages) >= length else "future"), 0.0
+
+    def _hold(self, plan: Plan, age: float) -> _Held:
+        issued_at = self._monotonic() - max(age, 0.0)
+        ends_at = issued_at + plan.expires_at - plan.issued_at
+        held: _Held | None = getattr(self, "_held", None)
+        if held is not None and _says(held.plan) == _says(plan):
+            return _Held(plan, issued_at, ends_at, held.alive, held.expired)
+
+        def tables(at: float) -> _KTables:
+            return _KTables(
+                lambda cohort, running: self._legal(plan.k_for(cohort, running, at, self._worker, self._drafter))
+            )
+
+        return _Held(plan, issued_at, ends_at, tables(-math.inf), tables(math.inf))
+
+    def _legal(self, k: int) -> int:
+        """K within what any ladder may have, whatever a plan says."""
+        legal = min(max(int(k), 0), MAX_K)
+        self._clamped += legal != k
+        return legal
 
     @property
     def is_expired(self) -> bool:
-        return self.plan.is_expired(self._clock())
+        return self._monotonic() >= self._held.ends_at
 
     @property
     def age_s(self) -> float:
         """Seconds since the plan was issued; 0 for a worker that never had one."""
-        return max(0.0, self._clock() - self.plan.issued_at) if self.plan.issued_at else 0.0
+        held = self._held
+        return self._monotonic() - held.issued_at if held.plan.issued_at else 0.0
 
     def k_for(self, decoding: Seq[Sequence]) -> tuple[int, ...]:
         """The plan's K for each sequence of this step, by its cohort and how many run beside it."""
-        plan, now, running = self.plan, self._clock(), len(decoding)
-        return tuple(plan.k_for(s.request.cohort, running, now) for s in decoding)
+        if self._is_blocked_here:
+            return (0,) * len(decoding)
+        held = self._held  # read once: all sequences of a step obey one plan
+        tables = held.expired if self._monotonic() >= held.ends_at else held.alive
+        table = tables[len(decoding)]
+        return tuple([table[s.request.cohort] for s in decoding])
+
+
+def _issue(plan: Plan) -> tuple[int, int, float]:
+    return plan.epoch, plan.version, plan.issued_at
+
+
+def _says(plan: Plan) -> tuple[object, ...]:
+    return plan.k, plan.fallback, plan.survival, plan.price, plan.staged, plan.kill_switch, plan.blocked_drafters

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from kernels.launch import Backend
-from kernels.verify import verify_chain
+from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, verify_chain
 from workers.proposers.base import Proposal
 from workers.sampling import restrict_batch
 from workers.sequence import Sequence
@@ -18,10 +18,15 @@ from workers.target import Score
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Of one sequence: the draft tokens kept, and the token after them (recovered or bonus)."""
+    """Of one sequence: the draft tokens kept, and the token after them (recovered or bonus).
+
+    acceptance: by examined position (the kept ones and the first rejected), the probability with which it was kept,
+    given draft and target distributions; 0 or 1 where only the outcome is known.
+    """
 
     num_accepted: int
     token_ids: tuple[int, ...]
+    acceptance: tuple[float, ...] = ()
 
 
 class Verifier:
@@ -49,5 +54,47 @@ class Verifier:
             torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
             backend=self._backend,
         )
-        kept = torch.cat([verdict.num_accepted[:, None].to(torch.int64), verdict.token_ids], dim=1).tolist()
-        return [Accepted(n, tuple(token_ids[: n + 1])) for n, *token_ids in kept]
+        num_accepted, token_ids, overlap = _to_host(verdict)
+        has_draft_logits = proposal.draft_logits is not None
+        accepted = []
+        for b, (start, end) in enumerate(pairwise(score.cu_draft)):
+            n = num_accepted[b]
+            examined = min(n + 1, end - start)
+            # Two distributions coupled by noise agree less often than they overlap: there only the outcome counts.
+            if sequences[b].coupled and has_draft_logits:
+                acceptance = (*(1.0,) * n, 0.0)[:examined]
+            else:
+                acceptance = tuple(overlap[start : start + examined])
+            accepted.append(Accepted(n, tuple(token_ids[b][: n + 1]), acceptance))
+        return accepted
+
+
+def _to_host(verdict: Verdict) -> tuple[list[int], list[list[int]], list[float]]:
+    """A verdict's num_accepted, token_ids and overlap, by one transfer."""
+    batch, width = verdict.token_ids.shape
+    # Packed as integers of one width, bit for bit: each transfer of its own would stall the device once more.
+    parts = (verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap))
+    numbers = torch.cat(parts).cpu()
+    num_accepted, token_ids, overlap = numbers.split([batch, batch * width, len(verdict.overlap)])
+    return num_accepted.tolist(), token_ids.view(batch, width).tolist(), overlap.view(torch.float64).tolist()
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """float64 [n] as int64 [n]."""
+    return values.to(torch.float64).view(torch.int64)
+
+
+def target_scores(logits: torch.Tensor, temperature: float, noise_seed: int, position: int) -> torch.Tensor:
+    """Scores [n, vocab] float32 whose argmax is the token that the target alone takes, without any draft.
+
+    Greedy (a temperature under GREEDY_BELOW): the logits. Else logits / temperature + the noise row that belongs to the
+    seed at the absolute positions `position`, position + 1, ... of the emitted tokens, as the kernel couples them.
+    """
+    scores = logits.float()
+    if temperature < GREEDY_BELOW:
+        return scores
+    # In float32, as the kernel has it: another rounding could turn a tie.
+    inverse = float(1.0 / torch.tensor(temperature, dtype=torch.float32))
+    positions = torch.arange(position, position + len(logits), dtype=torch.int64, device=logits.device)
+    noise = gumbel_noise(torch.full_like(positions, noise_seed), positions, logits.shape[1])
+    return scores * inverse + noise

@@ -43,10 +43,24 @@ class Proposal:
 
 
 class Proposer(Protocol):
-    """`propose(batch, k)` drafts at most k[b] tokens for batch[b]; `release` forgets a finished sequence."""
+    """`propose(batch, k)` drafts at most k[b] tokens for batch[b]; `release` forgets a finished sequence.
+
+    name, version: who drafts; another version drafts otherwise. is_deterministic: whether a draft is a function of the
+    text alone, so that it comes without draft logits. `prime(batch)` takes the text of sequences as seen, whether or
+    not it was computed: the next proposal costs what one costs amid a sequence. It is for measuring only.
+    """
 
     name: str
+    version: str
+    is_deterministic: bool
 
     def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal: ...
 
+    def prime(self, batch: Seq[Sequence]) -> None: ...
+
     def release(self, sequence: Sequence) -> None: ...
+
+
+def drafter_label(proposer: Proposer) -> str:
+    """name@version: what windows, records and metrics call the drafter, so that a swap is visible."""
+    return f"{proposer.name}@{proposer.version}"

@@ -59,10 +59,17 @@ class _DraftState:
 
 
 class DraftModelProposer:
-    """Drafts autoregressively, one forward per position for the whole batch; needs as many slots as the engine has."""
+    """Drafts autoregressively, one forward per position for the whole batch; needs as many slots as the engine has.
 
-    def __init__(self, runner: ModelRunner, target_vocab_size: int, name: str = "draft_model") -> None:
-        self.name = name
+    version: which weights these are, such as the start of their hash.
+    """
+
+    is_deterministic = False
+
+    def __init__(
+        self, runner: ModelRunner, target_vocab_size: int, name: str = "draft_model", version: str = "unknown"
+    ) -> None:
+        self.name, self.version = name, version
         self._runner = runner
         self._target_vocab = target_vocab_size
         self._states: dict[str, _DraftState] = {}
@@ -92,6 +99,13 @@ class DraftModelProposer:
         return Proposal(
             proposal.draft_token_ids, proposal.cu_draft, torch.cat(drafted) if drafted else None, tuple(positions)
         )
+
+    def prime(self, batch: Seq[Sequence]) -> None:
+        for sequence in batch:
+            # What the slot holds is another text's, which no forward's cost depends on.
+            token_ids = sequence.token_ids[:-1]
+            state = _DraftState(self._runner.kv.allocate(), list(token_ids), len(token_ids))
+            self._states[sequence.request.request_id] = state
 
     def release(self, sequence: Sequence) -> None:
         state = self._states.pop(sequence.request.request_id, None)

@@ -48,6 +48,8 @@ class NGramIndex:
 
 class NGramProposer:
     name = "ngram"
+    version = "1"
+    is_deterministic = True
 
     def __init__(self, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH) -> None:
         self._lengths = (min_match, max_match)
@@ -62,6 +64,9 @@ class NGramProposer:
             return []
         index = self._index.setdefault(sequence.request.request_id, NGramIndex(*self._lengths))
         return index.continuation(sequence.token_ids, k)
+
+    def prime(self, batch: Seq[Sequence]) -> None:
+        self.propose(batch, [1] * len(batch))
 
     def release(self, sequence: Sequence) -> None:
         self._index.pop(sequence.request.request_id, None)

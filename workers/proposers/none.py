@@ -10,9 +10,14 @@ from workers.sequence import Sequence
 
 class NoProposer:
     name = "none"
+    version = "1"
+    is_deterministic = True
 
     def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
         return Proposal.of([()] * len(batch))
+
+    def prime(self, batch: Seq[Sequence]) -> None:
+        pass
 
     def release(self, sequence: Sequence) -> None:
         pass
