@@ -99,7 +99,7 @@ def test_a_newer_plan_is_taken_between_two_steps(make_engine, ask, clock) -> Non
 
 
 def test_all_sequences_of_a_step_obey_one_plan(sequences, make_client) -> None:
-    """Ranks that chose K by themselves ran different steps and hung (vllm 45963). A plan that comes amid a step waits."""
+    """Ranks that chose K by themselves ran different steps and hung (vllm 45963): a plan that comes amid one waits."""
     client = make_client()
 
     class Batch(list):
