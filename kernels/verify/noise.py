@@ -44,6 +44,18 @@ def uniform(seed: torch.Tensor, position: torch.Tensor, purpose: Purpose) -> tor
     return torch.from_numpy(_unit(words)).reshape(seed.shape).to(seed.device)
 
 
+def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, purpose: Purpose) -> torch.Tensor:
+    """Return [n, count] float32 inside (0, 1), independent ones of each pair; number i stands where token i would.
+
+    Number 0 is that of `uniform`. Siblings in a tree of drafts take one each, by their rank.
+    """
+    check_streams(seeds, positions)
+    counters = np.arange(-(-count // 4), dtype=np.uint64)[None, :]
+    lanes = _philox(counters, _as_words(positions), _as_words(seeds), purpose)
+    words = np.stack(lanes, -1).reshape(len(seeds), 4 * counters.shape[1])[:, :count]
+    return torch.from_numpy(_unit(words)).to(seeds.device)
+
+
 def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, purpose: Purpose) -> torch.Tensor:
     """See `kernels.verify.gumbel_noise`."""
     quads = -(-vocab_size // 4)
