@@ -100,7 +100,13 @@ def create_app(backend: Backend) -> FastAPI:
 
     @app.get("/version")
     async def show_version() -> Response:
-        return JSONResponse({"version": app.version})
+        """Of Kadence, and which model and drafters it serves; drafters is empty while no worker answers."""
+        try:
+            drafters = sorted({snapshot.drafter for snapshot in await backend.snapshots()})
+        except Exception:
+            _log.exception("the backend could not say which drafters it has")
+            drafters = []
+        return JSONResponse({"version": app.version, "model": backend.model_id, "drafters": drafters})
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -115,10 +121,7 @@ def create_app(backend: Backend) -> FastAPI:
         except Exception:  # without a controller the workers' figures still count
             _log.warning("the controller did not answer with its counts")
             counts = JournalCounts()
-        text = aggregator.render(
-            decisions=counts.decisions, ledger_spooled=counts.ledger_spooled, ledger_lost=counts.ledger_lost
-        )
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+        return Response(aggregator.render(counts), headers={"content-type": CONTENT_TYPE_LATEST})
 
     app.include_router(admin_router(backend))
     app.add_exception_handler(ApiError, _answer_api_error)

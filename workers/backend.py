@@ -32,11 +32,14 @@ class JournalCounts:
     """What the controller has decided and written since it started.
 
     decisions: by (cohort, reason). ledger_spooled: rows not yet in the database; ledger_lost: rows given up.
+    reports_refused: reports not used, by reason. stepped_down: whether it found a later controller in its database.
     """
 
     decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     ledger_spooled: int = 0
     ledger_lost: int = 0
+    reports_refused: Mapping[str, int] = field(default_factory=dict)
+    stepped_down: bool = False
 
 
 class Backend(Protocol):

@@ -21,7 +21,7 @@ from controlplane.policy import Policy, parse_policy
 from controlplane.settings import Settings
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
-from controlplane.store.queries import last_plan_version, latest_plan, policy_log
+from controlplane.store.queries import last_plan_epoch, last_plan_version, latest_plan, policy_log
 from controlplane.telemetry import Report
 from workers.backend import JournalCounts
 from workers.reporter import ControllerUnreachable
@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 NAME = "kadence-controller"
 NAMESPACE = "kadence"
 ANSWER_WITHIN_S = 5.0
+LOOK_FOR_OTHERS_S = 5.0
 CLOSE_WITHIN_S = 15.0  # longer than the journal takes to give up on a locked database
 
 
@@ -52,6 +53,7 @@ class Start:
     last_version: int
     kill_switch: KillSwitch = "off"
     why: str = "start"
+    last_epoch: int = 0
 
 
 def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
@@ -59,11 +61,12 @@ def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
 
     An operator's kill switch, or a policy applied over HTTP, must not vanish with a process.
     """
-    version = last_plan_version(engine)
+    version, epoch = last_plan_version(engine), last_plan_epoch(engine)
     plan, applied = latest_plan(engine), policy_log(engine, limit=1)
     if not restarted or plan is None or not applied:
-        return Start(policy_text, version)
-    return Start(applied[0].text, version, cast("KillSwitch", plan.kill_switch), "restart of the controller")
+        return Start(policy_text, version, last_epoch=epoch)
+    kill_switch = cast("KillSwitch", plan.kill_switch)
+    return Start(applied[0].text, version, kill_switch, "restart of the controller", epoch)
 
 
 def _was_restarted() -> bool:
@@ -74,14 +77,20 @@ def _was_restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
+class SteppedDown(RuntimeError):
+    """A later controller writes to the same database: this one decides no more."""
+
+
 class ControllerActor:
     """Async, so calls take turns on one thread: the Controller needs no lock."""
 
     def __init__(self, settings: Settings, policy_text: str, is_revival: bool = False) -> None:
         """is_revival: whether a controller ran before in this deployment, so that this one goes on where it was."""
         self._settings = settings
-        engine = open_database(settings.database_url)
+        self._engine = engine = open_database(settings.database_url)
         self._journal = SqlJournal(engine)
+        self._has_stepped_down = False
+        self._look_at = time.monotonic() + LOOK_FOR_OTHERS_S
         start = Start(policy_text, last_version=int(time.time()))
         try:
             start = read_start(engine, policy_text, is_revival or _was_restarted())
@@ -89,10 +98,12 @@ class ControllerActor:
             # A database that is away must not stop control; versions from the clock are higher than any counted ones.
             log.warning("the journal cannot be read; starting from the policy file", reason=str(error).splitlines()[0])
         policy = parse_policy(start.policy_text, source=str(settings.policy))
+        # The latest one to start wins, also where an earlier one started by a clock that was ahead.
+        self._epoch = max(time.time_ns(), start.last_epoch + 1)
         self._controller = Controller(
             policy,
             self._journal,
-            epoch=time.time_ns(),
+            epoch=self._epoch,
             first_version=start.last_version + 1,
             plan_ttl_s=settings.plan_ttl_s,
         )
@@ -102,9 +113,32 @@ class ControllerActor:
         self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
 
     async def _tick_forever(self) -> None:
-        while True:
+        while not self._has_stepped_down:
             await asyncio.sleep(self._settings.tick_s)
             self._tick()
+            if time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + LOOK_FOR_OTHERS_S
+                await self.look_for_others()
+
+    async def look_for_others(self) -> None:
+        """Step down where the database has plans of a controller that started later.
+
+        Reports are refused from then on: workers keep them for whoever is the controller next.
+        """
+        try:
+            latest = await asyncio.to_thread(last_plan_epoch, self._engine)
+        except Exception as error:
+            # Control does not depend on the database.
+            log.warning("cannot look for other controllers", reason=str(error).splitlines()[0])
+            return
+        if latest > self._epoch and not self._has_stepped_down:
+            self._tick()  # what was acknowledged is journalled
+            self._has_stepped_down = True
+            log.error("stepping down: a later controller uses this database", epoch=self._epoch, later=latest)
+
+    def _check_in_charge(self) -> None:
+        if self._has_stepped_down:
+            raise SteppedDown("a later controller uses this database; this one has stepped down")
 
     def _tick(self) -> None:
         try:
@@ -114,7 +148,8 @@ class ControllerActor:
             log.exception("controller tick failed")
 
     async def report(self, reports: Sequence[Report]) -> Plan:
-        """Take a worker's reports; the answer is the newest plan."""
+        """Take a worker's reports; the answer is the newest plan. Raises SteppedDown."""
+        self._check_in_charge()
         for report in reports:
             self._controller.observe(report)
         return self._controller.plan
@@ -125,23 +160,33 @@ class ControllerActor:
             policy.text,
             policy.revision,
             self._controller.plan,
-            JournalCounts(dict(self._controller.decided), self._journal.spooled, self._journal.lost),
+            JournalCounts(
+                dict(self._controller.decided),
+                self._journal.spooled,
+                self._journal.lost,
+                self._controller.refused,
+                self._has_stepped_down,
+            ),
         )
 
     async def apply_policy(self, text: str, by: str, why: str) -> Plan:
-        """Raises PolicyError for a policy that is not valid; the last good one stays in force."""
+        """Raises PolicyError for a policy that is not valid; the last good one stays in force. Raises SteppedDown."""
+        self._check_in_charge()
         policy = parse_policy(text, source="the posted policy")
         self._controller.apply_policy(policy, by=by, why=why, now=time.time())
         return self._controller.tick(time.time())
 
     async def set_kill_switch(self, mode: KillSwitch, by: str, why: str) -> Plan:
+        """Raises SteppedDown."""
+        self._check_in_charge()
         self._controller.set_kill_switch(mode, by=by, why=why, now=time.time())
         return self._controller.tick(time.time())
 
     async def close(self) -> None:
         """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
-        self._tick()
+        if not self._has_stepped_down:
+            self._tick()
         await asyncio.to_thread(self._journal.close)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from ray import serve
@@ -44,7 +45,14 @@ class Worker:
         self._streams: dict[str, asyncio.Queue[Chunk]] = {}
         self._event_loop = asyncio.get_event_loop()
         self._reporter = Reporter(send_reports, self._plan_client.accept)
-        self._engine_loop = EngineLoop(engine, self._on_chunk, self._on_report, settings.tick_s)
+        profile = engine.profile
+        self._engine_loop = EngineLoop(
+            engine,
+            self._on_chunk,
+            self._on_report,
+            settings.tick_s,
+            idle_work=None if profile is None else profile.advance,
+        )
         self._engine_loop.start()
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
@@ -91,8 +99,13 @@ class Worker:
             stream.put_nowait(chunk)
 
     def _on_report(self, report: Report) -> None:
-        self._snapshot = self._totals.add(report.window)
         self._reporter.put(report)
+        self._snapshot = replace(
+            self._totals.add(report.window),
+            plans_refused=self._plan_client.refused,
+            plan_k_clamped=self._plan_client.clamped,
+            reports_lost=self._reporter.lost,
+        )
 
 
 class Endpoint:

@@ -23,6 +23,7 @@ from controlplane.telemetry import (
     WorkerWindow,
     merge_cohorts,
 )
+from workers.backend import JournalCounts
 
 OTHER_COHORTS = "other"
 """Label of cohorts that the policy does not name (a worker may still serve those of an earlier one)."""
@@ -34,7 +35,9 @@ class MetricsSnapshot:
 
     epoch: the worker's start; totals start at zero there. totals: by cohort, since then. last_window: by cohort, the
     last closed window (its acceptance length and mean K are shown as gauges). energy_uj: microjoules by source, since
-    the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued.
+    the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued. drafter: name@version.
+    plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
+    answered; all since the start.
     """
 
     worker: str
@@ -50,6 +53,10 @@ class MetricsSnapshot:
     waiting: int = 0
     kv_used: int = 0
     kv_total: int = 0
+    drafter: str = ""
+    plans_refused: Mapping[str, int] = field(default_factory=dict)
+    plan_k_clamped: int = 0
+    reports_lost: int = 0
 
 
 class WorkerTotals:
@@ -79,6 +86,7 @@ class WorkerTotals:
             waiting=window.waiting,
             kv_used=window.kv_used,
             kv_total=window.kv_total,
+            drafter=window.drafter,
         )
 
 
@@ -103,6 +111,9 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests_finished": ("Requests that ended with an answer.", _COHORT),
     "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+    "plans_refused": ("Plans that a worker did not obey, by reason.", ("reason",)),
+    "plan_k_clamped": ("Entries of plans that were no possible K, and were brought into range.", ()),
+    "reports_lost": ("Windows that workers dropped because no controller took them.", ()),
 }  # fmt: skip
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "Seconds from receiving a request to its first token.",
@@ -138,21 +149,22 @@ class MetricsAggregator:
             newest = {series: max(total, last.get(series, 0)) for series, total in totals.items()}
             self._last[snapshot.worker] = (snapshot.epoch, last | newest)
 
-    def render(self, *, decisions: Mapping[tuple[str, str], int], ledger_spooled: int, ledger_lost: int) -> bytes:
-        """The exposition in Prometheus' text format."""
+    def render(self, counts: JournalCounts) -> bytes:
+        """The exposition in Prometheus' text format; counts: the controller's."""
         families = [
             *self._counters(),
             self._step_seconds(),
             *self._histograms(),
             *self._gauges(),
-            *_journal(decisions, ledger_spooled, ledger_lost),
+            *_controller(counts),
         ]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(families))
         return generate_latest(registry)
 
     def _label(self, series: Series) -> Series:
-        if series.metric == "energy_joules" or series.labels[0] in self._known:
+        is_by_cohort = _COUNTERS.get(series.metric, ("", _COHORT))[1][:1] == _COHORT
+        if not is_by_cohort or series.labels[0] in self._known:
             return series
         return series._replace(labels=(OTHER_COHORTS, *series.labels[1:]))
 
@@ -208,6 +220,12 @@ class MetricsAggregator:
                     acceptance.add_metric([model, cohort], 1 + window.accepted_tokens / window.spec_steps)
         yield k
         yield acceptance
+        info = GaugeMetricFamily(
+            "kadence_drafter_info", "1 for each drafter, name@version, of the workers.", labels=["model", "drafter"]
+        )
+        for model, drafter in sorted({(s.model, s.drafter) for s in self._snapshots if s.drafter}):
+            info.add_metric([model, drafter], 1)
+        yield info
         for name, text, value in (
             ("plan_version", "Version of the plan that every worker has reached.", _oldest_plan),
             ("plan_age_seconds", "Seconds since the plan of the worker with the oldest one was issued.", _plan_age),
@@ -224,18 +242,11 @@ class MetricsAggregator:
             yield family
 
 
-def render(
-    snapshots: Sequence[MetricsSnapshot],
-    *,
-    decisions: Mapping[tuple[str, str], int],
-    ledger_spooled: int,
-    ledger_lost: int,
-    known_cohorts: Iterable[str],
-) -> bytes:
+def render(snapshots: Sequence[MetricsSnapshot], counts: JournalCounts, known_cohorts: Iterable[str]) -> bytes:
     """The exposition of these snapshots alone, without a memory of earlier ones."""
     aggregator = MetricsAggregator()
     aggregator.observe(snapshots, known_cohorts)
-    return aggregator.render(decisions=decisions, ledger_spooled=ledger_spooled, ledger_lost=ledger_lost)
+    return aggregator.render(counts)
 
 
 def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
@@ -258,6 +269,10 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
     for source, microjoules in snapshot.energy_uj.items():
         if source != "none":
             yield Series("energy_joules", model, (source,)), microjoules / 1e6
+    for reason, count in snapshot.plans_refused.items():
+        yield Series("plans_refused", model, (reason,)), count
+    yield Series("plan_k_clamped", model, ()), snapshot.plan_k_clamped
+    yield Series("reports_lost", model, ()), snapshot.reports_lost
 
 
 def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) -> Iterator[tuple[Series, float]]:
@@ -266,11 +281,21 @@ def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) ->
     yield Series(name, model, (cohort,), _SUM), histogram.sum_s
 
 
-def _journal(decisions: Mapping[tuple[str, str], int], spooled: int, lost: int) -> Iterator[Metric]:
+def _controller(counts: JournalCounts) -> Iterator[Metric]:
     family = CounterMetricFamily("kadence_decisions", "Decisions on K by reason.", labels=["cohort", "reason"])
-    for (cohort, reason), count in sorted(decisions.items()):
+    for (cohort, reason), count in sorted(counts.decisions.items()):
         family.add_metric([cohort, reason], count)
     yield family
+    refused = CounterMetricFamily("kadence_reports_refused", "Reports not decided on, by reason.", labels=["reason"])
+    for reason, count in sorted(counts.reports_refused.items()):
+        refused.add_metric([reason], count)
+    yield refused
+    yield GaugeMetricFamily(
+        "kadence_controller_stepped_down",
+        "1 when the controller found a later one in its database and decides no more.",
+        float(counts.stepped_down),
+    )
+    spooled, lost = counts.ledger_spooled, counts.ledger_lost
     yield GaugeMetricFamily("kadence_ledger_rows_spooled", "Rows waiting to be written to the database.", spooled)
     yield CounterMetricFamily("kadence_ledger_rows_lost", "Rows that could not be kept for the database.", lost)
 

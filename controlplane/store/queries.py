@@ -31,6 +31,7 @@ __all__ = [
     "cost_report",
     "database_state",
     "decision_log",
+    "last_plan_epoch",
     "last_plan_version",
     "latest_plan",
     "open_ledger",
@@ -187,6 +188,12 @@ def last_plan_version(engine: sa.Engine) -> int:
     """Highest plan version on record, 0 without one: the next controller goes on from here."""
     with engine.connect() as connection:
         return connection.scalar(sa.select(sa.func.max(PlanEntry.version))) or 0
+
+
+def last_plan_epoch(engine: sa.Engine) -> int:
+    """The latest start of a controller that issued a plan, unix nanoseconds; 0 without one."""
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.max(PlanEntry.epoch))) or 0
 
 
 def policy_log(engine: sa.Engine, limit: int = 50) -> list[PolicyRow]:

@@ -15,7 +15,7 @@ from controlplane.store.engine import open_database
 from controlplane.store.models import Request
 from controlplane.telemetry import Report
 from workers import controller_actor
-from workers.controller_actor import ControllerActor, ControllerState
+from workers.controller_actor import ControllerActor, ControllerState, SteppedDown
 
 FIRST, SECOND = (
     "version: 1\ncohorts:\n  - name: default\n    match: {}\n"
@@ -79,3 +79,43 @@ def test_a_new_start_begins_with_the_policy_file(settings: Settings) -> None:
 def test_plan_versions_rise_over_starts(settings: Settings) -> None:
     before, after = run(settings, operate).plan, run(settings, nothing).plan
     assert (after.version, after.epoch) > (before.version, before.epoch)
+
+
+def test_the_earlier_of_two_controllers_on_one_database_steps_down(
+    settings: Settings, make_worker_window: Any, make_request_record: Any
+) -> None:
+    """And what it acknowledged until then is in the journal, not lost."""
+
+    async def life() -> tuple[list[bool], list[str]]:
+        earlier = ControllerActor(settings, FIRST)
+        await earlier.report([Report(make_worker_window(), (make_request_record("acknowledged"),))])
+        later = ControllerActor(settings, FIRST)
+        await later.set_kill_switch("off", by="ada", why="so that its plan is journalled")
+        await asyncio.to_thread(later._journal.flush)
+        refused = []
+        for actor in (earlier, later):
+            await actor.look_for_others()
+            for act in (actor.report([]), actor.set_kill_switch("zero", by="ada", why="incident")):
+                try:
+                    await act
+                except SteppedDown as error:
+                    refused.append(str(error))
+        down = [(await actor.state()).counts.stepped_down for actor in (earlier, later)]
+        for actor in (earlier, later):
+            await actor.close()
+        return down, refused
+
+    down, refused = asyncio.run(life())
+    assert (down, len(refused)) == ([True, False], 2)
+    with open_database(settings.database_url).connect() as connection:
+        assert connection.scalars(sa.select(Request.request_id)).all() == ["acknowledged"]
+
+
+def test_a_start_wins_over_an_earlier_one_whose_clock_was_ahead(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = controller_actor.time.time_ns()
+    monkeypatch.setattr(controller_actor.time, "time_ns", lambda: now + 86_400 * 10**9)
+    ahead = run(settings, nothing).plan
+    monkeypatch.setattr(controller_actor.time, "time_ns", lambda: now)
+    assert run(settings, nothing).plan.epoch > ahead.epoch

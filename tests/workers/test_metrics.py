@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.telemetry import CohortWindow, LatencyHistogram, StepCell, StepCount, WindowId, WorkerWindow
+from workers.backend import JournalCounts
 from workers.metrics import OTHER_COHORTS, MetricsAggregator, MetricsSnapshot, WorkerTotals, render
 
 CELL = StepCell(
@@ -37,7 +38,7 @@ def parse(text: bytes) -> Samples:
 
 
 def exposition(*snapshots: MetricsSnapshot, known: tuple[str, ...] = ("code", "chat")) -> Samples:
-    return parse(render(snapshots, decisions={}, ledger_spooled=0, ledger_lost=0, known_cohorts=known))
+    return parse(render(snapshots, JournalCounts(), known))
 
 
 def of(samples: Samples, name: str, **labels: str) -> float:
@@ -46,7 +47,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 def observe(aggregator: MetricsAggregator, *snapshots: MetricsSnapshot) -> Samples:
     aggregator.observe(snapshots, ["code"])
-    return parse(aggregator.render(decisions={}, ledger_spooled=0, ledger_lost=0))
+    return parse(aggregator.render(JournalCounts()))
 
 
 @pytest.mark.parametrize(
@@ -133,12 +134,29 @@ def test_a_cohort_that_drafted_nothing_has_no_acceptance_length_and_a_mean_k_of_
 
 
 def test_without_workers_only_the_journal_is_shown() -> None:
-    text = render([], decisions={("code", "hold"): 3}, ledger_spooled=2, ledger_lost=1, known_cohorts=["code"])
+    text = render([], JournalCounts({("code", "hold"): 3}, 2, 1, {"duplicate": 4}, True), ["code"])
     assert parse(text) == {
         ("kadence_decisions_total", (("cohort", "code"), ("reason", "hold"))): 3,
         ("kadence_ledger_rows_spooled", ()): 2,
         ("kadence_ledger_rows_lost_total", ()): 1,
+        ("kadence_reports_refused_total", (("reason", "duplicate"),)): 4,
+        ("kadence_controller_stepped_down", ()): 1,
     }
+
+
+def test_what_workers_refused_and_lost_adds_up_over_their_restarts() -> None:
+    aggregator = MetricsAggregator()
+    troubled = replace(SNAPSHOT, plans_refused={"epoch": 2, "future": 1}, plan_k_clamped=3, reports_lost=5)
+    observe(aggregator, troubled)
+    samples = observe(aggregator, replace(troubled, epoch=2))
+    counted = [of(samples, "plans_refused_total", reason=reason) for reason in ("epoch", "future")]
+    assert counted == [4, 2]
+    assert [of(samples, "plan_k_clamped_total"), of(samples, "reports_lost_total")] == [6, 10]
+
+
+def test_a_swap_of_drafters_is_visible() -> None:
+    samples = exposition(replace(SNAPSHOT, drafter="ngram@1"), replace(SNAPSHOT, worker="w-2", drafter="ngram@2"))
+    assert [of(samples, "drafter_info", drafter=drafter) for drafter in ("ngram@1", "ngram@2")] == [1, 1]
 
 
 def test_totals_of_a_worker_are_the_sum_of_its_windows() -> None:
@@ -152,7 +170,7 @@ def test_totals_of_a_worker_are_the_sum_of_its_windows() -> None:
     assert snapshot.totals["code"].spec_steps == 21
     assert snapshot.last_window == {"code": CODE}
     assert snapshot.energy_uj == {"counter": 12}
-    assert (snapshot.worker, snapshot.epoch) == ("w-1", 9)
+    assert (snapshot.worker, snapshot.epoch, snapshot.drafter) == ("w-1", 9, "none")
 
 
 def test_prometheus_own_linter_finds_nothing_to_say() -> None:
@@ -160,7 +178,9 @@ def test_prometheus_own_linter_finds_nothing_to_say() -> None:
     if promtool is None:
         pytest.skip("needs promtool of Debian's prometheus package")
     text = render(
-        [SNAPSHOT], decisions={("code", "raised"): 2}, ledger_spooled=1, ledger_lost=0, known_cohorts=["code"]
+        [replace(SNAPSHOT, plans_refused={"epoch": 2}, drafter="ngram@1")],
+        JournalCounts({("code", "raised"): 2}, 1, 0, {"late": 1}),
+        ["code"],
     )
     linted = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
     assert (linted.returncode, linted.stdout + linted.stderr) == (0, b"")
