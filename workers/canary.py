@@ -128,10 +128,11 @@ class Canary:
             log.exception("a canary check failed and was given up")
             if self._check is not None:
                 self._stop()
-            return None
-        finally:
             self._spend(self._clock() - started)
-        check.seconds += self._clock() - started
+            return None
+        seconds = self._clock() - started
+        self._spend(seconds)
+        check.seconds += seconds
         return None if check.next_rows else self._finish()
 
     def make_room(self) -> CanaryCheck | None:

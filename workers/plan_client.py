@@ -134,6 +134,8 @@ class PlanClient:
                     self._is_blocked_here = False  # the controller knows; from here on its word counts
                 self._held = self._hold(plan, age)
                 return
+            if refusal == "version" and self._drafter in plan.blocked_drafters:
+                self._is_blocked_here = False  # it knew, and was told otherwise before its answer came
             self._refused[refusal] += 1
         if self._refused[refusal] == 1:
             log.warning("plan refused", reason=refusal, epoch=plan.epoch, version=plan.version, in_force=held.version)
