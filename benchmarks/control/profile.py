@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ class ProfileError(ValueError):
 
 
 def _rising(values: tuple[int, ...]) -> tuple[int, ...]:
-    if any(b <= a for a, b in zip(values, values[1:], strict=False)):
+    if any(b <= a for a, b in pairwise(values)):
         raise ValueError("must rise from each value to the next")
     return values
 
@@ -28,7 +29,7 @@ def _not_falling(table: dict[int, float]) -> dict[int, float]:
     """Sorted by positions; more positions never cost less."""
     ordered = dict(sorted(table.items()))
     costs = list(ordered.values())
-    if any(b < a for a, b in zip(costs, costs[1:], strict=False)):
+    if any(b < a for a, b in pairwise(costs)):
         raise ValueError("more positions must not take less time")
     return ordered
 

@@ -3,8 +3,8 @@
 The score of a choice is its *expected* goodput: tokens that the law of the step expects over the noiseless time of the
 step. Choices were made from noisy, drawn outcomes; judging them by expectation takes only the luck of the draw out of
 the comparison. Load runs by the clock, whatever K is, so every step of the trace stands for the same stretch of time,
-and the goodput of a trace is the mean over its steps of tokens per second. (Total tokens over total seconds would let an
-arm gain by hurrying through the steps of low load; it is reported beside, from the drawn tokens and measured seconds.)
+and the goodput of a trace is the mean over its steps of tokens per second. (Total tokens over total seconds would let
+an arm gain by hurrying through the steps of low load; it is reported beside, from drawn tokens and measured seconds.)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ BUCKETS = len(LOAD_BUCKETS)
 class Score:
     """One arm on one trace; tokens/s, and percent.
 
-    percent_of_clairvoyant: goodput over that of the clairvoyant arm. gain_over_best_fixed_percent: over that of the best
-    single K of the trace. drawn_percent_of_clairvoyant: total drawn tokens over total measured seconds, likewise.
+    percent_of_clairvoyant: goodput over that of the clairvoyant arm. gain_over_best_fixed_percent: over that of the
+    best single K of the trace. drawn_percent_of_clairvoyant: total drawn tokens over total measured seconds, likewise.
     worst_cell_percent: what the arm's K brought in the worst cell beside the best fixed K of the trace (`cells`).
     worst_own_gap_percent, mean_own_gap_percent: the same beside each cell's own best fixed K; the mean is by steps.
     changes_per_step: how often a running cohort's K changed.
@@ -46,7 +46,13 @@ class Score:
 
 def rates(world: World, k: Ints) -> Floats:
     """[step] expected tokens per second with these K, [step, cohort]."""
-    return _tokens(world, k).sum(axis=1) / world.cost.seconds(world.sequences, k)
+    return by_cohort(world, k).sum(axis=1)
+
+
+def by_cohort(world: World, k: Ints) -> Floats:
+    """[step, cohort] expected tokens of a cohort per second of the step."""
+    tokens = world.sequences * np.take_along_axis(world.expected_tokens, k[:, :, None], axis=2)[:, :, 0]
+    return tokens / world.cost.seconds(world.sequences, k)[:, None]
 
 
 def drawn_goodput(world: World, k: Ints) -> float:
@@ -61,9 +67,9 @@ class Cells:
     """An arm beside every fixed K in each cell, [load bucket, cohort(, rung)]; NaN where a cell has too few steps.
 
     steps: in the cell. percent: what the arm's K brought over the rung's. The rung is put in place of the arm's K for
-    that cohort in that bucket alone, all else as the arm had it; the batch's tokens per second that are lost are counted
-    as a share of the cohort's own. So nothing has to be said about who pays for a step that all share: with time split
-    by positions, a cohort that rightly drafts beside one that rightly does not would seem slower for it.
+    that cohort in that bucket alone, all else as the arm had it; the batch's tokens per second that are gained or lost
+    are counted as a share of the cohort's own. So nothing has to be said about who pays for a step that all share: with
+    time split by positions, a cohort that rightly drafts beside one that rightly does not would seem slower for it.
     """
 
     steps: Ints
@@ -92,10 +98,9 @@ def cells(world: World, k: Ints) -> Cells:
         for rung, fixed_k in enumerate(ladder):
             swapped = k.copy()
             swapped[:, cohort] = fixed_k
-            theirs = rates(world, swapped)
-            own = _tokens(world, swapped)[:, cohort] / world.cost.seconds(world.sequences, swapped)
-            gained = np.bincount(bucket[runs], (ours - theirs)[runs], BUCKETS)
-            of = np.bincount(bucket[runs], own[runs], BUCKETS)
+            theirs = by_cohort(world, swapped)
+            gained = np.bincount(bucket[runs], (ours - theirs.sum(axis=1))[runs], BUCKETS)
+            of = np.bincount(bucket[runs], theirs[runs, cohort], BUCKETS)
             percent[is_counted, cohort, rung] = 100.0 * gained[is_counted] / of[is_counted]
     return Cells(steps, percent)
 
@@ -114,17 +119,10 @@ def score(world: World, k: Ints, clairvoyant: Ints, best_fixed: Ints) -> Score:
         worst_cell_percent=float(np.nanmin(worst)),
         worst_own_gap_percent=float(np.nanmin(own)),
         mean_own_gap_percent=float(np.average(own[is_counted], weights=beside.steps[is_counted])),
-        changes_per_step=changes(world, k) / world.steps,
+        changes_per_step=changes(world.sequences, k) / world.steps,
     )
 
 
-def changes(world: World, k: Ints) -> int:
-    """How often the K of a running cohort was another than when it last ran, over all cohorts."""
-    return sum(
-        int(np.count_nonzero(np.diff(k[world.sequences[:, cohort] > 0, cohort]))) for cohort in range(k.shape[1])
-    )
-
-
-def _tokens(world: World, k: Ints) -> Floats:
-    """[step, cohort] expected tokens."""
-    return world.sequences * np.take_along_axis(world.expected_tokens(), k[:, :, None], axis=2)[:, :, 0]
+def changes(sequences: Ints, k: Ints) -> int:
+    """How often the K of a running cohort was another than when it last ran, over all cohorts; [step, cohort]."""
+    return sum(int(np.count_nonzero(np.diff(k[sequences[:, c] > 0, c]))) for c in range(k.shape[1]))

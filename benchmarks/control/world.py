@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,7 @@ class World:
     def steps(self) -> int:
         return len(self.sequences)
 
+    @cached_property
     def expected_tokens(self) -> Floats:
         """[step, cohort, K] tokens that one sequence is expected to emit, the extra one included: 1 + sum of S_j."""
         return np.cumsum(self.survival, axis=-1)
@@ -116,7 +118,9 @@ def survival_of(cohort: Cohort, levels: Floats, depth: int) -> Floats:
     return np.concatenate([np.ones((len(levels), 1)), np.einsum("r,trj->tj", REQUEST_WEIGHT, kept)], axis=1)
 
 
-def ornstein_uhlenbeck(steps: int, deviation: float, correlation_steps: float, generator: np.random.Generator) -> Floats:
+def ornstein_uhlenbeck(
+    steps: int, deviation: float, correlation_steps: float, generator: np.random.Generator
+) -> Floats:
     """[step] zero-mean stationary process."""
     kept = float(np.exp(-1.0 / correlation_steps))
     fresh = generator.normal(0.0, 1.0, steps)

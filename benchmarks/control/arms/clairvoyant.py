@@ -20,7 +20,7 @@ def plan(world: World) -> Ints:
     rungs = np.meshgrid(*(np.array(profile.ladder),) * len(profile.cohorts), indexing="ij")
     ways = np.stack([axis.ravel() for axis in rungs], axis=1)
     deeper = [(ways >= j).astype(np.float64).T for j in range(1, profile.depth + 1)]
-    expected = world.expected_tokens()
+    expected = world.expected_tokens
     chosen = np.empty_like(world.sequences)
     for start in range(0, world.steps, CHUNK):
         at = slice(start, min(start + CHUNK, world.steps))

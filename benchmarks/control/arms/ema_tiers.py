@@ -3,8 +3,8 @@
 After the defaults that a version of SGLang's adaptive speculation publishes: exponential average with weight 0.2, moved
 every 5 steps after a warm-up of 10; tiers {1: 1 3 5 7, 8: 0 1 3, 32: 0 1, 64: 0}; down where the average falls to a
 quarter below the next lower tier, up where it comes within half a token of the present one. At K = 0 the average stands
-still and the next move tries the smallest positive tier. It never asks what a step costs. Cohorts have averages of their
-own, which the published rule does not give them. A tier that the ladder lacks becomes the rung below it.
+still and the next move tries the smallest positive tier. It never asks what a step costs. Cohorts have averages of
+their own, which the published rule does not give them. A tier that the ladder lacks becomes the rung below it.
 """
 
 from __future__ import annotations

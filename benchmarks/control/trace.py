@@ -1,0 +1,39 @@
+"""One seed of one profile: every arm on its trace, and through every change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.control.adapt import Adaptation, adaptation
+from benchmarks.control.arms import BEST_FIXED, CLAIRVOYANT, PLANNED, reacting_arms
+from benchmarks.control.arms.base import Setting, drive
+from benchmarks.control.profile import Profile
+from benchmarks.control.score import Score, score
+from benchmarks.control.world import build
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """scores: by arm. adaptations: by reacting arm; empty where they were not asked for."""
+
+    profile: str
+    seed: int
+    scores: dict[str, Score]
+    adaptations: dict[str, Adaptation]
+
+
+def run_trace(profile: Profile, seed: int, is_adaptation_wanted: bool) -> Trace:
+    """All arms on one trace. The same profile and seed give the same trace."""
+    world, reacting = build(profile, seed), reacting_arms()
+    chosen = {name: plan(world) for name, plan in PLANNED.items()}
+    setting = Setting(profile, world.cost, seed)
+    chosen |= {name: drive(factory(setting), world) for name, factory in reacting.items()}
+    clairvoyant, best_fixed = chosen[CLAIRVOYANT], chosen[BEST_FIXED]
+    return Trace(
+        profile.name,
+        seed,
+        {name: score(world, k, clairvoyant, best_fixed) for name, k in chosen.items()},
+        {name: adaptation(factory, profile, seed) for name, factory in reacting.items()}
+        if is_adaptation_wanted
+        else {},
+    )
