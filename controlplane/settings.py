@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     home: Path = Field(Path(".kadence"), description="folder of the database and of logs")
     database_url: str = Field("", description="SQLAlchemy URL; empty means sqlite:///<home>/kadence.db")
     policy: Path = Field(Path("policies.yaml"), description="the operator's policy file")
+    policy_watch: bool = Field(True, description="apply the policy file whenever it changes")
     prices: Path = Field(Path("prices.yaml"), description="the price sheet")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
     drafter: str = Field("ngram", description="ngram, none, or draft_model:<folder or id>")

@@ -9,6 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from controlplane.policy import PolicyError, parse_policy
+from controlplane.policy.effective import policy_view
+from controlplane.store.policies import history_json
 from controlplane.telemetry import LOAD_BUCKETS
 from workers.api_body import bearer_token, read_body, read_json
 from workers.api_errors import ApiError, from_exception, invalid
@@ -42,11 +44,32 @@ def admin_router(backend: Backend) -> APIRouter:
         )
 
     @router.get("/policy")
-    async def get_policy(request: Request) -> Response:
-        """The policy's YAML as the operator wrote it; the etag is its revision."""
+    async def get_policy(request: Request, format: str = "yaml") -> Response:
+        """The policy's YAML as the operator wrote it (the etag is its revision), or as JSON every value in force."""
         authorize(backend, request)
+        if format not in ("yaml", "json"):
+            raise invalid("format", f"format: {format!r} is not one of yaml, json")
+        try:
+            status = await backend.policy_status()
+        except Exception as error:
+            raise from_exception(error) from error
         policy = backend.policy()
-        return Response(policy.text, media_type="application/yaml", headers={"etag": f'"{policy.revision}"'})
+        if format == "json":
+            return JSONResponse({**policy_view(policy), **status.as_json()})
+        headers = {"etag": f'"{policy.revision}"', "x-kadence-file-problems": str(len(status.file_problems))}
+        return Response(policy.text, media_type="application/yaml", headers=headers)
+
+    @router.get("/policy/history")
+    async def get_history(request: Request, limit: str = "50") -> Response:
+        """The policies that were put in force, newest first: when, by whom and why."""
+        authorize(backend, request)
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+            raise invalid("limit", f"limit: {limit[:20]!r} is not a whole number from 1 to 10000")
+        try:
+            entries = await backend.policy_history(int(limit))
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"history": [history_json(entry) for entry in entries]})
 
     @router.put("/policy")
     async def put_policy(request: Request, by: str = "admin", why: str = "") -> Response:

@@ -11,6 +11,8 @@ from workers.sequence import Chunk, EngineRequest
 
 if TYPE_CHECKING:
     from controlplane.policy import Policy
+    from controlplane.policy_control import PolicyStatus
+    from controlplane.store.policies import PolicyEntry
     from workers.metrics import MetricsSnapshot
 
 
@@ -77,6 +79,9 @@ class Backend(Protocol):
     async def ready(self) -> bool: ...
     async def plan(self) -> Plan: ...
     async def set_kill_switch(self, mode: KillSwitch, reason: str, by: str) -> None: ...
+
+    async def policy_status(self) -> PolicyStatus: ...
+    async def policy_history(self, limit: int) -> list[PolicyEntry]: ...
 
     async def apply_policy(self, text: str, by: str, why: str) -> str:
         """Put a policy in force and return its revision; raises PolicyError for one that is not valid."""

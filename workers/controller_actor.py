@@ -18,9 +18,12 @@ from ray.exceptions import RayError
 from controlplane.controller import Controller
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
+from controlplane.policy_control import PolicyControl, PolicyStatus
+from controlplane.policy_watch import FILE, PolicyWatch
 from controlplane.settings import Settings
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
+from controlplane.store.policies import PolicyEntry, last_of_file, policy_history
 from controlplane.store.queries import last_plan_epoch, last_plan_version, latest_plan, policy_log
 from controlplane.telemetry import Report
 from workers.backend import JournalCounts
@@ -43,6 +46,7 @@ class ControllerState:
     policy_revision: str
     plan: Plan
     counts: JournalCounts
+    status: PolicyStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Start:
     kill_switch: KillSwitch = "off"
     why: str = "start"
     last_epoch: int = 0
+    file_revision: str | None = None
 
 
 def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
@@ -66,7 +71,8 @@ def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
     if not restarted or plan is None or not applied:
         return Start(policy_text, version, last_epoch=epoch)
     kill_switch = cast("KillSwitch", plan.kill_switch)
-    return Start(applied[0].text, version, kill_switch, "restart of the controller", epoch)
+    why = "restart of the controller"
+    return Start(applied[0].text, version, kill_switch, why, epoch, file_revision=last_of_file(engine, FILE))
 
 
 def _was_restarted() -> bool:
@@ -107,10 +113,15 @@ class ControllerActor:
             first_version=start.last_version + 1,
             plan_ttl_s=settings.plan_ttl_s,
         )
-        self._controller.apply_policy(policy, by="kadence", why=start.why, now=time.time())
+        file_revision = start.file_revision or parse_policy(policy_text, source=str(settings.policy)).revision
+        watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
+        self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
+        self._policy.put(policy, "kadence", start.why)
         if start.kill_switch != "off":
             self._controller.set_kill_switch(start.kill_switch, by="kadence", why=start.why, now=time.time())
-        self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.create_task(self._tick_forever())
+        self._following = loop.create_task(self._policy.follow_file())
 
     async def _tick_forever(self) -> None:
         while not self._has_stepped_down:
@@ -167,14 +178,17 @@ class ControllerActor:
                 self._controller.refused,
                 self._has_stepped_down,
             ),
+            self._policy.status(),
         )
 
     async def apply_policy(self, text: str, by: str, why: str) -> Plan:
         """Raises PolicyError for a policy that is not valid; the last good one stays in force. Raises SteppedDown."""
         self._check_in_charge()
-        policy = parse_policy(text, source="the posted policy")
-        self._controller.apply_policy(policy, by=by, why=why, now=time.time())
-        return self._controller.tick(time.time())
+        return self._policy.put_text(text, by, why)
+
+    async def policy_history(self, limit: int) -> list[PolicyEntry]:
+        """Policies as they were put in force, newest first."""
+        return await asyncio.to_thread(policy_history, self._engine, limit)
 
     async def set_kill_switch(self, mode: KillSwitch, by: str, why: str) -> Plan:
         """Raises SteppedDown."""
@@ -185,6 +199,7 @@ class ControllerActor:
     async def close(self) -> None:
         """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
+        self._following.cancel()
         if not self._has_stepped_down:
             self._tick()
         await asyncio.to_thread(self._journal.close)

@@ -13,7 +13,9 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
+from controlplane.policy_control import PolicyStatus
 from controlplane.settings import Settings
+from controlplane.store.policies import PolicyEntry
 from workers.backend import JournalCounts, Overloaded, WorkerError
 from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
 from workers.metrics import MetricsSnapshot
@@ -51,6 +53,7 @@ class RayBackend:
         self._policy = parse_policy(policy_text, source=str(settings.policy))
         self._plan = unplanned(self._policy)
         self._counts = JournalCounts()
+        self._status = PolicyStatus()
         self._refreshing: asyncio.Task[None] | None = None
 
     def policy(self) -> Policy:
@@ -116,6 +119,15 @@ class RayBackend:
         await self._broadcast(plan)
         return policy.revision
 
+    async def policy_status(self) -> PolicyStatus:
+        with contextlib.suppress(WorkerError):
+            await self._refresh()
+        return self._status
+
+    async def policy_history(self, limit: int) -> list[PolicyEntry]:
+        found: list[PolicyEntry] = await self._ask("policy_history", limit)
+        return found
+
     async def _broadcast(self, plan: Plan) -> None:
         """Tell every worker at once; one that misses it gets the plan with its next report."""
         self._plan = plan
@@ -136,7 +148,7 @@ class RayBackend:
         state: ControllerState = await self._ask("state")
         if state.policy_revision != self._policy.revision:
             self._policy = parse_policy(state.policy_text, source="the policy in force")
-        self._plan, self._counts = state.plan, state.counts
+        self._plan, self._counts, self._status = state.plan, state.counts, state.status
 
     def _keep_fresh(self) -> None:
         """Start asking the controller once a second; from the first request on, since it takes a running loop."""

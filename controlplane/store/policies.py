@@ -34,6 +34,15 @@ def policy_history(engine: sa.Engine, limit: int = 50) -> list[PolicyEntry]:
         return [PolicyEntry(**row) for row in connection.execute(query).mappings()]
 
 
+def last_of_file(engine: sa.Engine, by: str) -> str | None:
+    """Revision of the policy that was last taken from the file, at a start or applied by `by`; None without one."""
+    table = PolicyRevision
+    from_start = sa.and_(table.applied_by == "kadence", table.why == "start")
+    query = sa.select(table.revision).where(sa.or_(table.applied_by == by, from_start))
+    with engine.connect() as connection:
+        return connection.scalar(query.order_by(table.applied_at.desc(), table.id.desc()).limit(1))
+
+
 def find_policies(engine: sa.Engine, prefix: str) -> dict[str, str]:
     """Revision -> text of the policies whose revision begins with `prefix`."""
     table = PolicyRevision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from controlplane.policy_watch import POLL_S
 from controlplane.settings import Settings, load_settings
 from controlplane.store.engine import open_database
 from controlplane.store.models import Request
@@ -28,7 +30,9 @@ FIRST, SECOND = (
 def settings(sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Ticks only when told to: the first tick would come after a minute."""
     monkeypatch.setattr(controller_actor, "_was_restarted", lambda: False)
-    return load_settings(home=tmp_path, database_url=sqlite_ledger_url, tick_s=60.0, plan_ttl_s=100.0)
+    policy = tmp_path / "policies.yaml"
+    policy.write_text(FIRST)
+    return load_settings(home=tmp_path, database_url=sqlite_ledger_url, tick_s=60.0, plan_ttl_s=100.0, policy=policy)
 
 
 def run(settings: Settings, act: Callable[[ControllerActor], Awaitable[Any]], **begin: Any) -> ControllerState:
@@ -119,3 +123,73 @@ def test_a_start_wins_over_an_earlier_one_whose_clock_was_ahead(
     ahead = run(settings, nothing).plan
     monkeypatch.setattr(controller_actor.time, "time_ns", lambda: now)
     assert run(settings, nothing).plan.epoch > ahead.epoch
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what the followed file should bring about; 10 s at most."""
+    for _ in range(200):
+        if await condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_a_changed_policy_file_is_in_force_within_two_seconds(settings: Settings) -> None:
+    async def edit(actor: ControllerActor) -> None:
+        settings.policy.write_text(SECOND)
+        began = time.monotonic()
+
+        async def in_force() -> bool:
+            return (await actor.state()).policy_text == SECOND
+
+        await until(in_force)
+        assert time.monotonic() - began < 2
+
+    state = run(settings, edit)
+    assert (state.status.applied_by, state.status.file_problems) == ("policy file", ())
+    assert state.plan.k["default"][0] == 4
+
+
+def test_a_bad_policy_file_keeps_the_policy_in_force_and_is_reported(settings: Settings) -> None:
+    async def edit(actor: ControllerActor) -> None:
+        settings.policy.write_text(FIRST.replace("start: 2", "start: 3"))
+
+        async def reported() -> bool:
+            return bool((await actor.state()).status.file_problems)
+
+        await until(reported)
+
+    state = run(settings, edit)
+    assert state.policy_text == FIRST
+    assert "start: 3 is not a rung" in state.status.file_problems[0]
+
+
+def test_a_policy_applied_over_http_stays_until_the_file_changes_also_over_a_restart(settings: Settings) -> None:
+    async def settle(actor: ControllerActor) -> None:
+        await asyncio.sleep(3 * POLL_S)
+
+    run(settings, operate)
+    assert run(settings, settle, is_revival=True).policy_text == SECOND
+    settings.policy.write_text(FIRST + "# changed while no controller ran\n")
+    assert run(settings, settle, is_revival=True).policy_text.startswith(FIRST)
+
+
+def test_a_file_that_is_not_to_be_followed_is_not(settings: Settings) -> None:
+    async def edit(actor: ControllerActor) -> None:
+        settings.policy.write_text(SECOND)
+        await asyncio.sleep(3 * POLL_S)
+
+    state = run(settings.model_copy(update={"policy_watch": False}), edit)
+    assert (state.policy_text, state.status.file) == (FIRST, None)
+
+
+def test_the_history_has_everything_that_was_put_in_force(settings: Settings) -> None:
+    found = []
+
+    async def ask(actor: ControllerActor) -> None:
+        await operate(actor)
+        await asyncio.to_thread(actor._journal.flush)
+        found.extend((e.applied_by, e.why) for e in await actor.policy_history(10))
+
+    run(settings, ask)
+    assert found == [("ada", "more"), ("kadence", "start")]

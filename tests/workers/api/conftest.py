@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
+from controlplane.policy_control import PolicyStatus
+from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from workers.api import create_app
 from workers.backend import JournalCounts
@@ -82,6 +84,8 @@ class ScriptedBackend:
     orders: list[tuple[str, ...]] = field(default_factory=list)
     policy_now: Policy = field(default_factory=lambda: parse_policy(POLICY))
     shown: list[MetricsSnapshot] = field(default_factory=list)
+    status: PolicyStatus = field(default_factory=PolicyStatus)
+    history: list[PolicyEntry] = field(default_factory=list)
 
     def policy(self) -> Policy:
         return self.policy_now
@@ -147,6 +151,14 @@ class ScriptedBackend:
 
     async def set_kill_switch(self, mode: str, reason: str, by: str) -> None:
         self.orders.append(("kill-switch", mode, reason, by))
+
+    async def policy_status(self) -> PolicyStatus:
+        return self.status
+
+    async def policy_history(self, limit: int) -> list[PolicyEntry]:
+        if self.controller_is_gone:
+            raise ConnectionError("controller")
+        return self.history[:limit]
 
     async def apply_policy(self, text: str, by: str, why: str) -> str:
         self.policy_now = parse_policy(text)

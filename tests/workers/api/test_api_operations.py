@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane.policy_control import PolicyStatus
+from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import CohortWindow
 from workers.metrics import MetricsSnapshot
 
@@ -15,6 +17,7 @@ KEY = {"authorization": "Bearer admin-secret"}
 ADMIN_ROUTES = [
     ("GET", "/admin/plan"),
     ("GET", "/admin/policy"),
+    ("GET", "/admin/policy/history"),
     ("PUT", "/admin/policy"),
     ("PUT", "/admin/kill-switch"),
 ]
@@ -78,6 +81,38 @@ def test_a_policy_is_put_in_force_and_read_back(ask: Ask, backend: Any) -> None:
     response = ask("GET", "/admin/policy")
     assert (response.text, response.headers["etag"]) == (text, f'"{revision}"')
     assert backend.orders == [("policy", "ann", "rename")]
+
+
+def test_the_policy_as_json_has_every_value_its_origin_and_what_is_wrong_with_the_file(ask: Ask, backend: Any) -> None:
+    backend.status = PolicyStatus("ann", "rename", 1.5, "/p.yaml", ("p.yaml:3: bad",))
+    view = ask("GET", "/admin/policy?format=json").json()
+    assert view["cohorts"][0]["origin"]["guard.hold_s"] == {"from": "default", "line": None}
+    assert (view["revision"], view["applied_by"], view["file_problems"]) == (
+        backend.policy_now.revision,
+        "ann",
+        ["p.yaml:3: bad"],
+    )
+    assert ask("GET", "/admin/policy").headers["x-kadence-file-problems"] == "1"
+
+
+def test_the_history_is_answered_up_to_its_limit(ask: Ask, backend: Any) -> None:
+    backend.history = [PolicyEntry("abc", 1_790_000_000.0, "ann", "first"), PolicyEntry("def", 1.0, "bob", "older")]
+    (entry,) = ask("GET", "/admin/policy/history?limit=1").json()["history"]
+    assert (entry["revision"], entry["at"], entry["what"]) == ("abc", "2026-09-21T14:13:20Z", "applied")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("policy?format=xml", "format"), ("policy/history?limit=0", "limit"), ("policy/history?limit=x", "limit")],
+)
+def test_a_wrong_parameter_is_a_400_that_names_it(ask: Ask, path: str, field: str) -> None:
+    response = ask("GET", f"/admin/{path}")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
+def test_a_history_that_cannot_be_had_is_a_503(ask: Ask, backend: Any) -> None:
+    backend.controller_is_gone = True
+    assert ask("GET", "/admin/policy/history").status_code == 503
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"version: 1\ncohorts: []\n", b"version: [", b"a: &a [*a]"])
