@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from controlplane.alerts import Alert
 from controlplane.decision.plan import Plan
 from controlplane.store.engine import one_line, writing
 from controlplane.store.rows import PolicyApplied, Ticked, WindowSeen
@@ -81,6 +82,7 @@ class SqlJournal:
         for report in reports:
             items.append(WindowSeen(report.window, now))
             items.extend(report.requests)
+            items.extend(report.canary)
         items.extend(decisions)
         with self._changed:
             if (plan.epoch, plan.version) == self._known_plan:
@@ -94,6 +96,11 @@ class SqlJournal:
         """A policy was put in force at `now` (unix seconds)."""
         with self._changed:
             self._add([PolicyApplied(policy, by, why, now)])
+
+    def alert(self, alert: Alert) -> None:
+        """An alert was raised, seen again or cleared."""
+        with self._changed:
+            self._add([alert])
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all that was recorded before this call is written or lost; False after `timeout` seconds."""

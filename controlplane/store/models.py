@@ -246,6 +246,49 @@ class Tick(Base):
     kill_switch: Mapped[str]
 
 
+class AlertEntry(Base):
+    """One alert from when it was first seen until an operator cleared it (controlplane.alerts.Alert)."""
+
+    __tablename__ = "alert"
+    __table_args__ = (UniqueConstraint("kind", "subject", "first_seen"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    kind: Mapped[str]
+    subject: Mapped[str]
+    severity: Mapped[str]
+    state: Mapped[str]
+    first_seen: Mapped[float]
+    last_seen: Mapped[float]
+    count: Mapped[int]
+    detail: Mapped[str]
+    cleared_at: Mapped[float | None]
+    cleared_by: Mapped[str]
+    why: Mapped[str]
+
+
+class CanaryResult(Base):
+    """One finished request, computed again by the target alone (controlplane.alerts.CanaryCheck)."""
+
+    __tablename__ = "canary_result"
+    __table_args__ = (Index(None, "at"),)
+
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    worker: Mapped[str]
+    cohort: Mapped[str]
+    drafter: Mapped[str]
+    at: Mapped[float]
+    mode: Mapped[str]
+    verdict: Mapped[str]
+    positions: Mapped[int]
+    near_ties: Mapped[int]
+    mismatches: Mapped[int]
+    worst_gap: Mapped[float | None]
+    tolerance: Mapped[float]
+    first_mismatch: Mapped[int | None]
+    rows: Mapped[int]
+    seconds: Mapped[float]
+
+
 class PriceEntry(Base):
     """One line of the price sheet that the running system uses. effective_* as unix seconds, end exclusive."""
 

@@ -8,7 +8,9 @@ import sqlalchemy as sa
 
 from controlplane.store.engine import reading, writing
 from controlplane.store.models import (
+    AlertEntry,
     Base,
+    CanaryResult,
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
@@ -30,6 +32,8 @@ TABLES: tuple[type[Base], ...] = (
     PolicyRollout,
     PriceEntry,
     Tick,
+    CanaryResult,
+    AlertEntry,
 )
 
 PRUNE_STEP_S = 3600.0
@@ -93,7 +97,7 @@ def _unbalanced(connection: sa.Connection) -> list[str]:
 def prune(engine: sa.Engine, before: float) -> Pruned:
     """Delete windows (with their cohorts), ticks and requests that ended before `before` (unix seconds).
 
-    Decisions, plans and policies stay: they are few, and they explain what happened.
+    Decisions, plans, policies and alerts stay: they are few, and they explain what happened.
     """
     engine = writing(engine)
     old_window, old_request = Window.ended_at < before, Request.finished_at < before
@@ -107,8 +111,10 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
             known = [t for t in oldest if t is not None]
             if not known:
                 connection.execute(sa.delete(Tick).where(Tick.at < before))
+                connection.execute(sa.delete(CanaryResult).where(CanaryResult.at < before))
                 return Pruned(windows, requests)
             end = min(known) + PRUNE_STEP_S
             windows += connection.execute(sa.delete(Window).where(Window.started_at < end, old_window)).rowcount
             connection.execute(sa.delete(Tick).where(Tick.at < min(end, before)))
+            connection.execute(sa.delete(CanaryResult).where(CanaryResult.at < min(end, before)))
             requests += connection.execute(sa.delete(Request).where(Request.finished_at < end, old_request)).rowcount

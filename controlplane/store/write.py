@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from controlplane.alerts import Alert, CanaryCheck
 from controlplane.decision.plan import Plan
+from controlplane.store.alerts import alert_row, check_row
 from controlplane.store.models import (
+    AlertEntry,
     Base,
+    CanaryResult,
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
@@ -37,7 +41,7 @@ from controlplane.telemetry import RequestRecord
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
 
-Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, "Decision"]
+Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, CanaryCheck, Alert, "Decision"]
 """What the journal stores; one item is one row, but a window also has one per cohort."""
 
 
@@ -54,6 +58,8 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
     decisions: list[Row] = []
     plans: list[Row] = []
     policies: list[Row] = []
+    checks: list[Row] = []
+    alerts: list[Row] = []
     for item in items:
         match item:
             case WindowSeen():
@@ -66,6 +72,10 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
                 plans.append(plan_row(item))
             case PolicyApplied():
                 policies.append(policy_row(item))
+            case CanaryCheck():
+                checks.append(check_row(item))
+            case Alert():
+                alerts.append(alert_row(item))
             case _:
                 decisions.append(decision_row(item))
     if windows:
@@ -75,11 +85,14 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
         (DecisionEntry, decisions),
         (PolicyRevision, policies),
         (Tick, ticks),
+        (CanaryResult, checks),
     ):
         if rows:
             connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
     for row in plans:
         _write_plan(connection, row)
+    for row in alerts:
+        _write_alert(connection, row)
 
 
 def _write_windows(connection: sa.Connection, seen: Sequence[WindowSeen]) -> None:
@@ -103,6 +116,20 @@ def _write_plan(connection: sa.Connection, row: Row) -> None:
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=["version", "epoch"], set_={"expires_at": later}, where=PlanEntry.expires_at < later
+        ),
+        [row],
+    )
+
+
+def _write_alert(connection: sa.Connection, row: Row) -> None:
+    """An alert is one row while it lasts; what was cleared stays so, whatever arrives late."""
+    statement = insert(connection, AlertEntry)
+    changing = ("severity", "state", "last_seen", "count", "detail", "cleared_at", "cleared_by", "why")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["kind", "subject", "first_seen"],
+            set_={name: getattr(statement.excluded, name) for name in changing},
+            where=AlertEntry.state == "active",
         ),
         [row],
     )
