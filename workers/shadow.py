@@ -115,11 +115,10 @@ class ShadowDrafts:
                 return
             c = rounds[(i + self._turn) % len(rounds)]
             sequence = c.sequence
-            # The last token but one cannot be drafted: a step emits one more than it drafts.
-            k = min(self._depth, sequence.remaining - 1)
             is_free = sequence.request.request_id not in self._drafts
-            if is_free and c.planned_k == 0 and c.finish_reason is None and k > 0 and self._is_exact(sequence):
-                proposal = self._proposer.propose([sequence], [k])
+            if is_free and c.planned_k == 0 and c.finish_reason is None and self._is_exact(sequence):
+                # As in a step, which emits one token more than it drafts.
+                proposal = self._proposer.propose([sequence], [min(self._depth, sequence.remaining - 1)])
                 draft = _Draft(len(sequence.token_ids), tuple(proposal.tokens(0)), bucket)
                 self._drafts[sequence.request.request_id] = draft
 

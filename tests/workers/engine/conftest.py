@@ -23,11 +23,12 @@ from workers.engine import Engine
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
 from workers.plan_client import PlanClient, constant_plan
-from workers.proposers.base import Proposer
+from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams
+from workers.shadow import ShadowDrafts
 from workers.target import Target
 from workers.verifier import Verifier
 
@@ -203,6 +204,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
 
     k: one K, or one by cohort. proposer: "none", "ngram", or one of three draft models: "draft" is an unrelated
     one, mostly rejected; "close" one near the target; "target" is the target itself, always accepted when greedy.
+    shadow_depth: draft tokens of a shadow while K is 0; 0 is off.
     """
 
     def make(
@@ -215,6 +217,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         vocab: int = VOCAB,
         clock: Callable[[], float] | None = None,
         tokenizer: Any = tokenizer,
+        shadow_depth: int = 0,
     ) -> Engine:
         clock = clock or Clock()
 
@@ -230,15 +233,17 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         }
         if isinstance(proposer, str):
             proposer = named[proposer]()
+        meter = Meter("worker", 1, "tiny", drafter_label(proposer), "cpu-test", clock)
         return Engine(
             Target(runner()),
             proposer,
             Verifier(list(eos), backend="naive"),
             PlanClient(_plan(k), clock),
-            Meter("worker", 1, "tiny", proposer.name, "cpu-test", clock),
+            meter,
             tokenizer,
             eos,
             clock,
+            ShadowDrafts(proposer, meter.count_shadow, shadow_depth) if shadow_depth else None,
         )
 
     return make
