@@ -8,10 +8,10 @@ SHELL := /bin/bash
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check format clean
+.PHONY: help setup up test test-kernels check format clean
 
 help: ## What each target does
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
 
 setup: $(VENV)/.installed ## Install everything into .venv, once
 
@@ -28,6 +28,9 @@ up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops al
 
 test: setup ## The test suite that users run
 	$(BIN)/python -m pytest $(ARGS)
+
+test-kernels: setup ## Compile every kernel for every chip, and compare with benchmarks/kernels_resources.csv
+	$(BIN)/python -m benchmarks.kernels_resources
 
 check: setup ## Lint, types and import contracts
 	$(BIN)/ruff format --check .

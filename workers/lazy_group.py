@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import typer
 import typer.main
@@ -15,29 +16,35 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("controlplane.cli:policy_app", "Check, apply and show the operator's policy."),
     "cost": ("controlplane.cli:cost_app", "What serving cost, by cohort, model, tenant or hour."),
     "db": ("controlplane.cli:db_app", "Upgrade and check the database."),
+    "bench": ("benchmarks.command:bench_app", "Measure parts of Kadence, each against what one would use instead."),
 }
-"""Name -> (module:attribute of a Typer app, the line that `--help` shows)."""
+"""Name -> (module:attribute of a Typer app or of one command's function, the line that `--help` shows)."""
 
 
 class LazyGroup(TyperGroup):
-    """A group whose LAZY_COMMANDS are stand-ins until one is called."""
+    """A group whose lazy commands are stand-ins until one is called."""
+
+    lazy_commands: ClassVar[Mapping[str, tuple[str, str]]] = LAZY_COMMANDS
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, (_, line) in LAZY_COMMANDS.items():
+        for name, (_, line) in self.lazy_commands.items():
             self.commands.setdefault(name, TyperCommand(name, help=line))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in LAZY_COMMANDS:
-            self.commands[args[0]] = load_command(args[0])
+        if args and args[0] in self.lazy_commands:
+            self.commands[args[0]] = load_command(args[0], self.lazy_commands)
         return super().resolve_command(ctx, args)
 
 
-def load_command(name: str) -> Any:
-    """The real command behind a LAZY_COMMANDS name."""
-    target, line = LAZY_COMMANDS[name]
+def load_command(name: str, commands: Mapping[str, tuple[str, str]] = LAZY_COMMANDS) -> Any:
+    """The real command behind a name of LAZY_COMMANDS, or of another group's."""
+    target, line = commands[name]
     module, _, attribute = target.partition(":")
-    app: typer.Typer = getattr(importlib.import_module(module), attribute)
+    app = getattr(importlib.import_module(module), attribute)
+    if not isinstance(app, typer.Typer):
+        function, app = app, typer.Typer(add_completion=False)
+        app.command(name)(function)
     if len(app.registered_commands) == 1 and not app.registered_groups and not app.registered_callback:
         command = typer.main.get_command(app)
         command.name, command.help = name, command.help or line

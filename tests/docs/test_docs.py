@@ -15,7 +15,7 @@ import typer.main
 from controlplane.policy import parse_policy
 from controlplane.settings import ENV_PREFIX, FIELDS, Settings
 from workers.cli import app
-from workers.lazy_group import LAZY_COMMANDS, load_command
+from workers.lazy_group import load_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in
@@ -56,7 +56,8 @@ def resolve(words: list[str]) -> Iterator[tuple[Any, list[str]]]:
         if unknown == ["COMMAND"]:
             return
         assert not unknown, f"no such command: {unknown}"
-        found = [load_command(name) if name in LAZY_COMMANDS else known[name] for name in names]
+        lazy = getattr(command, "lazy_commands", {})
+        found = [load_command(name, lazy) if name in lazy else known[name] for name in names]
         if len(found) > 1:
             yield from ((each, rest) for each in found)
             return

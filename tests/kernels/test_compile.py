@@ -1,8 +1,8 @@
 """Every launch of every operation compiles for the chips we name, and fits them, on a machine that has none of them.
 
 The table in benchmarks/kernels_resources.csv spares what has not changed since it was compiled (see
-`benchmarks.kernels_resources`); one launch of every kernel is compiled for every chip all the same, so that the table is
-seen to be true. `make test-kernels` compiles everything.
+`benchmarks.kernels_resources`); one launch of every kernel is compiled for every chip all the same, so that the table
+is seen to be true. `make test-kernels` compiles everything.
 """
 
 from __future__ import annotations

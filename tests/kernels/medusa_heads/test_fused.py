@@ -75,6 +75,8 @@ def build(name: str) -> dict[str, Any]:
         head[..., 5:7, 0] = case.poison
     hidden = values(case.batch, case.hidden)
     hidden[:, 0] = 3.0  # so that the sign of an infinite logit is that of its weight
+    if name == "nan":
+        hidden[0] = torch.nan  # and every logit of it
     return {
         "hidden": hidden,
         "residual_weight": torch.zeros_like(weight) if case.whole else weight,
