@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
     plan_ttl_s: float = Field(10.0, gt=0, le=3600, description="a plan older than this yields to the fallback K")
     tick_s: float = Field(1.0, gt=0, le=60, description="between two windows and two decisions")
+    canary_share: float = Field(0.005, ge=0, le=0.5, description="of a worker's time, for the canary; 0 is off")
     profile_s: float = Field(3.0, ge=0, le=600, description="seconds of step timing while idle after start; 0 is off")
     model_cache: Path = Path("~/.cache/kadence/models")
 

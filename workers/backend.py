@@ -35,6 +35,7 @@ class JournalCounts:
 
     decisions: by (cohort, reason). ledger_spooled: rows not yet in the database; ledger_lost: rows given up.
     reports_refused: reports not used, by reason. stepped_down: whether it found a later controller in its database.
+    alerts: names of the active ones.
     """
 
     decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class JournalCounts:
     ledger_lost: int = 0
     reports_refused: Mapping[str, int] = field(default_factory=dict)
     stepped_down: bool = False
+    alerts: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

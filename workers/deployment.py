@@ -19,6 +19,7 @@ from controlplane.telemetry import Report
 from workers.api import create_app
 from workers.backend import Overloaded
 from workers.build import build_engine, choose_device
+from workers.canary import Canary
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
 from workers.metrics import MetricsSnapshot, WorkerTotals
@@ -52,6 +53,7 @@ class Worker:
             self._on_report,
             settings.tick_s,
             idle_work=None if profile is None else profile.advance,
+            canary=Canary(engine, settings.canary_share),
         )
         self._engine_loop.start()
 
@@ -101,7 +103,7 @@ class Worker:
     def _on_report(self, report: Report) -> None:
         self._reporter.put(report)
         self._snapshot = replace(
-            self._totals.add(report.window),
+            self._totals.add(report.window, report.canary),
             plans_refused=self._plan_client.refused,
             plan_k_clamped=self._plan_client.clamped,
             reports_lost=self._reporter.lost,

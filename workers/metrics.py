@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import (
     LATENCY_BOUNDS_S,
     CohortWindow,
@@ -29,6 +30,23 @@ OTHER_COHORTS = "other"
 """Label of cohorts that the policy does not name (a worker may still serve those of an earlier one)."""
 
 
+class CanaryTotals(NamedTuple):
+    """Requests checked, those of them with wrong text, tokens that differ within rounding, and seconds spent."""
+
+    checked: int = 0
+    wrong: int = 0
+    near_ties: int = 0
+    seconds: float = 0.0
+
+    def add(self, check: CanaryCheck) -> CanaryTotals:
+        return CanaryTotals(
+            self.checked + 1,
+            self.wrong + (check.verdict == "mismatch"),
+            self.near_ties + check.near_ties,
+            self.seconds + check.seconds,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
     """One worker's state at the moment it was asked.
@@ -37,7 +55,7 @@ class MetricsSnapshot:
     last closed window (its acceptance length and mean K are shown as gauges). energy_uj: microjoules by source, since
     the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued. drafter: name@version.
     plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
-    answered; all since the start.
+    answered; canary: by cohort and drafter; all since the start.
     """
 
     worker: str
@@ -57,6 +75,7 @@ class MetricsSnapshot:
     plans_refused: Mapping[str, int] = field(default_factory=dict)
     plan_k_clamped: int = 0
     reports_lost: int = 0
+    canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
 
 
 class WorkerTotals:
@@ -65,9 +84,13 @@ class WorkerTotals:
     def __init__(self) -> None:
         self._totals: dict[str, CohortWindow] = {}
         self._energy_uj: dict[EnergySource, int] = {}
+        self._canary: dict[tuple[str, str], CanaryTotals] = {}
 
-    def add(self, window: WorkerWindow) -> MetricsSnapshot:
-        """Add a window, each once and in order, and return the state after it."""
+    def add(self, window: WorkerWindow, canary: Iterable[CanaryCheck] = ()) -> MetricsSnapshot:
+        """Add a window and the checks that came with it, each once and in order, and return the state after it."""
+        for check in canary:
+            key = check.cohort, check.drafter
+            self._canary[key] = self._canary.get(key, CanaryTotals()).add(check)
         self._totals = merge_cohorts([*self._totals.values(), *window.cohorts])
         if window.energy_uj is not None:
             source = window.energy_source
@@ -87,6 +110,7 @@ class WorkerTotals:
             kv_used=window.kv_used,
             kv_total=window.kv_total,
             drafter=window.drafter,
+            canary=dict(self._canary),
         )
 
 
@@ -100,6 +124,7 @@ class Series(NamedTuple):
 
 
 _COHORT = ("cohort",)
+_COHORT_DRAFTER = ("cohort", "drafter")
 _MODEL_COHORT = ("model", "cohort")
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "drafts": ("Steps that drafted at least one token.", _COHORT),
@@ -111,6 +136,10 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests_finished": ("Requests that ended with an answer.", _COHORT),
     "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+    "canary_checked": ("Finished requests computed again by the target alone.", _COHORT_DRAFTER),
+    "canary_mismatch": ("Checked requests whose text was not the target's.", _COHORT_DRAFTER),
+    "canary_near_tie": ("Checked tokens that differ by no more than rounding explains.", _COHORT_DRAFTER),
+    "canary_seconds": ("Seconds spent on checks.", _COHORT_DRAFTER),
     "plans_refused": ("Plans that a worker did not obey, by reason.", ("reason",)),
     "plan_k_clamped": ("Entries of plans that were no possible K, and were brought into range.", ()),
     "reports_lost": ("Windows that workers dropped because no controller took them.", ()),
@@ -272,6 +301,11 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
     for reason, count in snapshot.plans_refused.items():
         yield Series("plans_refused", model, (reason,)), count
     yield Series("plan_k_clamped", model, ()), snapshot.plan_k_clamped
+    for labels, totals in snapshot.canary.items():
+        yield Series("canary_checked", model, labels), totals.checked
+        yield Series("canary_mismatch", model, labels), totals.wrong
+        yield Series("canary_near_tie", model, labels), totals.near_ties
+        yield Series("canary_seconds", model, labels), totals.seconds
     yield Series("reports_lost", model, ()), snapshot.reports_lost
 
 
@@ -295,6 +329,10 @@ def _controller(counts: JournalCounts) -> Iterator[Metric]:
         "1 when the controller found a later one in its database and decides no more.",
         float(counts.stepped_down),
     )
+    alerts = GaugeMetricFamily("kadence_alerts_active", "1 while an alert is not cleared.", labels=["alert"])
+    for name in sorted(counts.alerts):
+        alerts.add_metric([name], 1)
+    yield alerts
     spooled, lost = counts.ledger_spooled, counts.ledger_lost
     yield GaugeMetricFamily("kadence_ledger_rows_spooled", "Rows waiting to be written to the database.", spooled)
     yield CounterMetricFamily("kadence_ledger_rows_lost", "Rows that could not be kept for the database.", lost)

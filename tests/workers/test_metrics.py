@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import CohortWindow, LatencyHistogram, StepCell, StepCount, WindowId, WorkerWindow
 from workers.backend import JournalCounts
 from workers.metrics import OTHER_COHORTS, MetricsAggregator, MetricsSnapshot, WorkerTotals, render
@@ -159,14 +160,17 @@ def test_a_swap_of_drafters_is_visible() -> None:
     assert [of(samples, "drafter_info", drafter=drafter) for drafter in ("ngram@1", "ngram@2")] == [1, 1]
 
 
+def window(sequence: int = 1, energy: int | None = None) -> WorkerWindow:
+    return WorkerWindow(
+        WindowId("w-1", 9, sequence), "tiny", "none", "cpu", 0.0, 1.0, 0.5, energy, "counter" if energy else "none",
+        7, False, 1.5, 3, 1, 100, 400, (CODE,),
+    )  # fmt: skip
+
+
 def test_totals_of_a_worker_are_the_sum_of_its_windows() -> None:
     totals = WorkerTotals()
     for sequence, energy in ((1, 5), (2, None), (3, 7)):
-        window = WorkerWindow(
-            WindowId("w-1", 9, sequence), "tiny", "none", "cpu", 0.0, 1.0, 0.5, energy, "counter" if energy else "none",
-            7, False, 1.5, 3, 1, 100, 400, (CODE,),
-        )  # fmt: skip
-        snapshot = totals.add(window)
+        snapshot = totals.add(window(sequence, energy))
     assert snapshot.totals["code"].spec_steps == 21
     assert snapshot.last_window == {"code": CODE}
     assert snapshot.energy_uj == {"counter": 12}
@@ -184,3 +188,20 @@ def test_prometheus_own_linter_finds_nothing_to_say() -> None:
     )
     linted = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
     assert (linted.returncode, linted.stdout + linted.stderr) == (0, b"")
+
+
+def test_the_canarys_checks_are_counted_by_cohort_and_drafter() -> None:
+    wrong = CanaryCheck("r1", "w1", "code", "ngram@1", 100.0, "greedy", 40, 1, 2, 7.0, 1.0, 3, 90, 0.25)
+    right = replace(wrong, near_ties=0, mismatches=0)
+    totals = WorkerTotals()
+    totals.add(window(), [wrong])
+    samples = exposition(totals.add(window(2), [right, replace(right, cohort="gone")]))
+    named = {"cohort": "code", "drafter": "ngram@1"}
+    counts = ("checked", "mismatch", "near_tie", "seconds")
+    assert [of(samples, f"canary_{name}_total", **named) for name in counts] == [2, 1, 1, 0.5]
+    assert of(samples, "canary_checked_total", **{**named, "cohort": OTHER_COHORTS}) == 1
+
+
+def test_an_active_alert_is_a_gauge() -> None:
+    text = MetricsAggregator().render(JournalCounts(alerts=("canary:ngram@1",)))
+    assert parse(text)["kadence_alerts_active", (("alert", "canary:ngram@1"),)] == 1
