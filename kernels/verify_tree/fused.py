@@ -8,9 +8,20 @@ import torch
 import triton
 
 from kernels.launch import ENABLE_FP_FUSION, Launch
-from kernels.verify_tree import launches
 from kernels.verify_tree.fused_rounds import ROUND_PLANES, SCALAR_PLANES
 from kernels.verify_tree.fused_rows import BEST_SCORE, END_PLANES, PLACE_PLANES, STATISTIC_PLANES, TEST_PLANES
+from kernels.verify_tree.launches import (
+    BLOCK,
+    MAX_VOCAB,
+    finish_launch,
+    resample_launch,
+    round_launch,
+    statistics_launch,
+    tests_launch,
+    topology_launch,
+    tree_block,
+    walk_launch,
+)
 from kernels.verify_tree.trees import Trees, TreeVerdict
 
 
@@ -21,8 +32,8 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     # A pointer that no kernel follows when there are no draft logits.
     draft = _row_contiguous(trees.draft_logits) if trees.draft_logits is not None else target
     num_rows, vocab_size = target.shape
-    if vocab_size > launches.MAX_VOCAB:
-        raise ValueError(f"target_logits has {vocab_size} tokens a row; the fused kernels take {launches.MAX_VOCAB}")
+    if vocab_size > MAX_VOCAB:
+        raise ValueError(f"target_logits has {vocab_size} tokens a row; the fused kernels take {MAX_VOCAB}")
     batch, depth, device = len(trees.temperature), trees.limits.depth, target.device
 
     def floats(*shape: int) -> torch.Tensor:
@@ -42,7 +53,7 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     if batch == 0:
         return verdict
 
-    num_blocks = triton.cdiv(vocab_size, launches.BLOCK)
+    num_blocks = triton.cdiv(vocab_size, BLOCK)
     rejections = max(0, trees.limits.children - 1) if has_draft_logits else 0
     places = integers(PLACE_PLANES, num_rows)
     child_width = max(1, trees.limits.children)
@@ -65,41 +76,41 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     path = (verdict.num_accepted, verdict.token_ids, verdict.accepted_nodes, verdict.num_examined,
             verdict.accepted_rank)  # fmt: skip
     aligned = vocab_size % 16 == 0 and all(t.data_ptr() % 16 == 0 and t.stride(0) % 16 == 0 for t in (target, draft))
-    block = launches.tree_block(trees.limits.nodes)
+    block = tree_block(trees.limits.nodes)
 
     _run(
-        launches.topology_launch(block), (batch, trees.limits.nodes + 1),
+        topology_launch(block), (batch, trees.limits.nodes + 1),
         *places_of, *children_of, verdict.overlap, *path, trees.parents, trees.draft_token_ids, trees.cu_nodes, depth,
         trees.limits.children,
     )  # fmt: skip
     _run(
-        launches.statistics_launch(target.dtype, has_draft_logits, aligned), (num_rows, num_blocks),
+        statistics_launch(target.dtype, has_draft_logits, aligned), (num_rows, num_blocks),
         *statistics_of, best_tokens, *places_of, *logits, *heat, *streams, vocab_size, num_blocks,
     )  # fmt: skip
     for rejected in range(1, rejections + 1):
         _run(
-            launches.round_launch(target.dtype, aligned), (num_rows, num_blocks),
+            round_launch(target.dtype, aligned), (num_rows, num_blocks),
             rounds, scalars, scalars.stride(1), rejected, *statistics_of, *places_of, child_tokens, child_width,
             *logits, *heat, trees.coupled, vocab_size, num_blocks,
         )  # fmt: skip
     _run(
-        launches.tests_launch(target.dtype, has_draft_logits), (num_rows,),
+        tests_launch(target.dtype, has_draft_logits), (num_rows,),
         *tests_of, *ends_of, rounds, *statistics_of, *places_of, child_tokens, child_width, *logits, *heat,
         trees.coupled, vocab_size, num_blocks,
     )  # fmt: skip
     _run(
-        launches.walk_launch(block), (batch,),
+        walk_launch(block), (batch,),
         *path, verdict.overlap, depth, *tests_of, *places_of, *children_of, statistics[BEST_SCORE.value], best_tokens,
         trees.cu_nodes, trees.temperature, *streams, num_blocks,
     )  # fmt: skip
     _run(
-        launches.resample_launch(target.dtype, has_draft_logits, aligned), (batch * (depth + 1), num_blocks),
+        resample_launch(target.dtype, has_draft_logits, aligned), (batch * (depth + 1), num_blocks),
         before, scores, resampled, scores.stride(0), verdict.num_accepted, verdict.accepted_nodes, depth,
         verdict.num_examined, *ends_of, *places_of, child_tokens, child_width, *statistics_of, *logits, trees.cu_nodes,
         *heat, *streams, vocab_size, num_blocks,
     )  # fmt: skip
     _run(
-        launches.finish_launch(has_draft_logits), (batch,),
+        finish_launch(has_draft_logits), (batch,),
         verdict.token_ids, verdict.overlap, verdict.num_accepted, verdict.accepted_nodes, depth, verdict.num_examined,
         *ends_of, before, *places_of, children, child_width, scores, resampled, scores.stride(0), trees.cu_nodes,
         trees.temperature, trees.coupled, num_blocks,
