@@ -1,0 +1,186 @@
+"""What a controller took in and when, read back from the ledger as the values it was, tick by tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from controlplane.store.models import DecisionEntry, PolicyRevision, Request, Tick, Window, WindowCohort
+from controlplane.store.queries import DecisionRow
+from controlplane.store.time_range import TimeRange
+from controlplane.telemetry import (
+    CohortWindow,
+    LatencyCell,
+    LatencyHistogram,
+    ProfileCell,
+    StepCell,
+    StepCount,
+    WindowId,
+    WorkerWindow,
+)
+
+CHUNK = 600
+"""Ticks read at once: ten minutes at one a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTick:
+    """One publication of a controller: a tick with the windows it took in (by worker, epoch and sequence), or an order.
+
+    at: unix seconds. policy_revision, kill_switch, plan_version: of the plan that was published.
+    """
+
+    epoch: int
+    at: float
+    plan_version: int
+    policy_revision: str
+    kill_switch: str
+    windows: tuple[WorkerWindow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy:
+    """A policy on record. at: unix seconds, the very number of the tick that put it in force."""
+
+    revision: str
+    at: float
+    by: str
+    why: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestGroup:
+    """How many requests the ledger has of one cohort, key name, route and model."""
+
+    cohort: str
+    tenant: str | None
+    route: str
+    model: str
+    requests: int
+
+
+def epochs(engine: sa.Engine, range: TimeRange) -> list[tuple[int, float, float]]:
+    """(epoch, first tick, last tick) of the controllers that ticked in the range, earliest first.
+
+    The first tick is the epoch's own, also where it is before the range.
+    """
+    within = sa.select(Tick.epoch).where(Tick.at >= range.start, Tick.at < range.end).distinct()
+    query = (
+        sa.select(Tick.epoch, sa.func.min(Tick.at), sa.func.max(Tick.at))
+        .where(Tick.epoch.in_(within))
+        .group_by(Tick.epoch)
+        .order_by(Tick.epoch)
+    )
+    with engine.connect() as connection:
+        return [(epoch, first, last) for epoch, first, last in connection.execute(query)]
+
+
+def ticks(engine: sa.Engine, epoch: int, range: TimeRange) -> Iterator[RecordedTick]:
+    """The epoch's ticks in the range, in order, with their windows. Holds CHUNK of them at a time."""
+    start, is_first = range.start, True
+    while True:
+        after = Tick.at >= start if is_first else Tick.at > start
+        query = (
+            sa.select(Tick.__table__)
+            .where(Tick.epoch == epoch, after, Tick.at < range.end)
+            .order_by(Tick.at)
+            .limit(CHUNK)
+        )
+        with engine.connect() as connection:
+            rows = list(connection.execute(query).mappings())
+            windows = _windows(connection, rows[0]["at"], rows[-1]["at"]) if rows else {}
+        for row in rows:
+            yield RecordedTick(**row, windows=tuple(windows.get(row["at"], ())))
+        if len(rows) < CHUNK:
+            return
+        start, is_first = rows[-1]["at"], False
+
+
+def applied_policies(engine: sa.Engine, until: float) -> list[AppliedPolicy]:
+    """All that were put in force before `until`, earliest first."""
+    table = PolicyRevision
+    query = (
+        sa.select(table.revision, table.applied_at, table.applied_by, table.why, table.text)
+        .where(table.applied_at < until)
+        .order_by(table.applied_at, table.id)
+    )
+    with engine.connect() as connection:
+        return [AppliedPolicy(*row) for row in connection.execute(query)]
+
+
+def decisions(engine: sa.Engine, range: TimeRange) -> list[DecisionRow]:
+    """The decisions of the range, in the order in which they were made."""
+    query = (
+        sa.select(*(getattr(DecisionEntry, name) for name in DecisionRow.__dataclass_fields__))
+        .where(DecisionEntry.at >= range.start, DecisionEntry.at < range.end)
+        .order_by(DecisionEntry.at, DecisionEntry.id)
+    )
+    with engine.connect() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+    return [DecisionRow(**{**row, "accept_at": tuple(row["accept_at"])}) for row in rows]
+
+
+def request_groups(engine: sa.Engine, range: TimeRange) -> list[RequestGroup]:
+    """How many requests of each kind ended in the range, by cohort, key, route and model."""
+    kind = (Request.cohort, Request.tenant, Request.route, Request.model)
+    query = (
+        sa.select(*kind, sa.func.count())
+        .where(Request.finished_at >= range.start, Request.finished_at < range.end)
+        .group_by(*kind)
+        .order_by(*kind)
+    )
+    with engine.connect() as connection:
+        return [RequestGroup(*row) for row in connection.execute(query)]
+
+
+def _windows(connection: sa.Connection, first: float, last: float) -> dict[float, list[WorkerWindow]]:
+    within = (Window.tick_at >= first, Window.tick_at <= last)
+    key = (Window.worker, Window.epoch, Window.sequence)
+    cohorts: dict[tuple[Any, ...], list[CohortWindow]] = {}
+    child = sa.select(WindowCohort.__table__).join_from(WindowCohort, Window).where(*within)
+    for row in connection.execute(child.order_by(WindowCohort.cohort)).mappings():
+        cohorts.setdefault((row["worker"], row["epoch"], row["sequence"]), []).append(_cohort(row))
+    found: dict[float, list[WorkerWindow]] = {}
+    for row in connection.execute(sa.select(Window.__table__).where(*within).order_by(*key)).mappings():
+        identity = WindowId(row["worker"], row["epoch"], row["sequence"])
+        found.setdefault(row["tick_at"], []).append(_window(row, identity, tuple(cohorts.get(tuple(identity), ()))))
+    return found
+
+
+def _window(row: Mapping[Any, Any], identity: WindowId, cohorts: tuple[CohortWindow, ...]) -> WorkerWindow:
+    same = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "plan_version",
+            "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
+    return WorkerWindow(
+        id=identity,
+        busy_s=row["busy_ns"] / 1e9,
+        cohorts=cohorts,
+        latency=tuple(LatencyCell(*cell) for cell in row["latency"]),
+        profile=tuple(ProfileCell(*cell) for cell in row["profile"] or ()),
+        **{name: row[name] for name in same},
+    )
+
+
+def _cohort(row: Mapping[Any, Any]) -> CohortWindow:
+    same = ("cohort", "prefill_positions", "draft_positions", "first_tokens", "requests_started", "requests_finished",
+            "requests_failed")  # fmt: skip
+    return CohortWindow(
+        cells=tuple(map(_cell, row["cells"])),
+        ttft=_histogram(row["ttft"]),
+        tpot=_histogram(row["tpot"]),
+        shadow=tuple(map(_cell, row["shadow"] or ())),
+        **{name: row[name] for name in same},
+    )
+
+
+def _cell(stored: list[Any]) -> StepCell:
+    bucket, k, counts, seconds, *overlap = stored
+    drafts = tuple(StepCount(drafted, accepted, bool(ended), steps) for drafted, accepted, ended, steps in counts)
+    return StepCell(bucket, k, drafts, seconds, *(tuple(each) for each in overlap))
+
+
+def _histogram(stored: Mapping[str, Any]) -> LatencyHistogram:
+    return LatencyHistogram(tuple(stored["counts"]), stored["sum_s"])
