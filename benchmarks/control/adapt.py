@@ -26,7 +26,7 @@ SETTLED_SHARE = 0.9
 """A window counts as right when this share of its steps is: a probe of a step does not undo it."""
 
 WINDOWS_BEFORE, WINDOWS_AFTER, WINDOWS_OFF, WINDOWS_TO_RECOVER = 60, 60, 150, 300
-STATIONARY_STEPS, STATIONARY_LOADS, WARM_UP_SHARE = 3000, (4, 32, 128), 0.25
+WINDOWS_UNCOUNTED, WINDOWS_COUNTED, STATIONARY_LOADS = 60, 120, (4, 32, 128)
 STEPS_BEFORE, STEPS_AFTER, SETTLED_STEPS = 600, 600, 10
 
 
@@ -96,7 +96,7 @@ def one_cohort(profile: Profile, levels: Floats, load: int, seed: int) -> World:
 
 def stationary_changes(factory: ArmFactory, profile: Profile, seed: int) -> float:
     """Changes of K per minute and running cohort, nothing drifting, in the worst of a few constant loads."""
-    still = profile.model_copy(update={"steps": STATIONARY_STEPS})
+    still = profile.model_copy(update={"steps": (WINDOWS_UNCOUNTED + WINDOWS_COUNTED) * profile.steps_per_second})
     shares = np.array([cohort.share for cohort in still.cohorts])
     levels = [cohort.levels[(seed + i) % len(cohort.levels)] for i, cohort in enumerate(still.cohorts)]
     survival = np.stack(
@@ -106,8 +106,7 @@ def stationary_changes(factory: ArmFactory, profile: Profile, seed: int) -> floa
         ],
         axis=1,
     )
-    counted = slice(int(WARM_UP_SHARE * still.steps), None)
-    minutes = still.steps * (1.0 - WARM_UP_SHARE) / still.steps_per_second / 60.0
+    counted = slice(WINDOWS_UNCOUNTED * profile.steps_per_second, None)
     worst = 0.0
     for load in STATIONARY_LOADS:
         running = np.full(still.steps, load)
@@ -115,7 +114,7 @@ def stationary_changes(factory: ArmFactory, profile: Profile, seed: int) -> floa
         world = World.of(still, seed, sequences, survival)
         chosen = drive(factory(Setting(still, world.cost, seed)), world)
         cohorts = int((sequences[0] > 0).sum())
-        worst = max(worst, changes(sequences[counted], chosen[counted]) / cohorts / minutes)
+        worst = max(worst, changes(sequences[counted], chosen[counted]) / cohorts / (WINDOWS_COUNTED / 60.0))
     return worst
 
 
