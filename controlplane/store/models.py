@@ -207,9 +207,9 @@ class PolicyRevision(Base):
 class PolicyRollout(Base):
     """A policy tried on a part of the system before it is put in force, by whom and why, and what became of it.
 
-    unit: cohorts or replicas; members: the cohorts or workers of the part. stage: staged until it ended, then promoted,
-    rolled_back, timed_out or aborted, with the reason in `sentence`. revision, text: of the candidate; incumbent: the
-    revision in force meanwhile.
+    unit: cohorts or replicas; members: the cohorts or workers of it. min_windows, max_s: as in rollout.StageOrder.
+    stage: staged until it ended, then promoted, rolled_back, timed_out or aborted, with the reason in `sentence`.
+    revision, text: of the candidate; incumbent: the revision in force meanwhile.
     """
 
     __tablename__ = "policy_rollout"
@@ -220,6 +220,8 @@ class PolicyRollout(Base):
     incumbent: Mapped[str]
     unit: Mapped[str]
     share: Mapped[float]
+    min_windows: Mapped[int]
+    max_s: Mapped[float]
     members: Mapped[list[Any]]
     stage: Mapped[str]
     started_at: Mapped[float]

@@ -20,6 +20,8 @@ def upgrade() -> None:
         sa.Column("incumbent", sa.Text(), nullable=False),
         sa.Column("unit", sa.Text(), nullable=False),
         sa.Column("share", sa.Double(), nullable=False),
+        sa.Column("min_windows", sa.BigInteger(), nullable=False),
+        sa.Column("max_s", sa.Double(), nullable=False),
         sa.Column("members", sa.JSON(), nullable=False),
         sa.Column("stage", sa.Text(), nullable=False),
         sa.Column("started_at", sa.Double(), nullable=False),
