@@ -71,7 +71,8 @@ def scratch_sequences(size: StepSize, slots: Iterable[int], vocab_size: int, tok
 
     Their text repeats itself, so that an n-gram drafter finds something to say.
     """
-    token_ids = [(5 + 7 * (i % PERIOD)) % vocab_size for i in range(size.context)]
+    period = min(PERIOD, max(1, size.context // 3))
+    token_ids = [(5 + 7 * (i % period)) % vocab_size for i in range(size.context)]
     sampling = SamplingParams(size.k + 2, temperature=0.0, ignore_eos=True)
     return [
         Sequence(

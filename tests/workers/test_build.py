@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
-from workers.build import build_proposer
+from workers.build import build_engine, build_proposer
 from workers.model_runner import ModelRunner, UnsupportedModel
+from workers.proposers.base import drafter_label
+from workers.proposers.ngram import NGramProposer
+from workers.proposers.none import NoProposer
 
 CPU, DTYPE = torch.device("cpu"), torch.float32
 TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({f"t{n}": n for n in range(48)}, "t0")))
@@ -43,7 +48,7 @@ def target(tmp_path: Path) -> ModelRunner:
 
 def proposer(tmp_path: Path, target: ModelRunner, draft_context: int) -> Any:
     drafter = tiny_model(tmp_path / "draft", draft_context)
-    settings = load_settings(drafter=f"draft_model:{drafter}", max_context=128)
+    settings = load_settings(drafter=f"draft_model:{drafter}", max_context=128, model_cache=tmp_path / "cache")
     return build_proposer(settings, target, TOKENIZER, CPU, DTYPE)
 
 
@@ -54,3 +59,40 @@ def test_a_drafter_made_for_fewer_tokens_than_the_context_is_refused(tmp_path: P
 
 def test_a_drafter_made_for_more_tokens_than_the_context_is_taken(tmp_path: Path, target: ModelRunner) -> None:
     assert proposer(tmp_path, target, 256).name == "draft_model"
+
+
+def test_a_draft_model_is_named_by_its_weights(tmp_path: Path, target: ModelRunner) -> None:
+    """Other weights in the same folder are another drafter."""
+    torch.manual_seed(1)
+    first = drafter_label(proposer(tmp_path, target, 128))
+    again = drafter_label(proposer(tmp_path / "elsewhere", target, 128))
+    torch.manual_seed(1)
+    same = drafter_label(proposer(tmp_path, target, 128))
+    assert re.fullmatch(r"draft_model@[0-9a-f]{12}", first)
+    assert (again != first, same == first) == (True, True)
+
+
+def test_drafters_without_weights_are_named_by_their_version() -> None:
+    assert [drafter_label(drafter()) for drafter in (NGramProposer, NoProposer)] == ["ngram@1", "none@1"]
+
+
+def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rungs(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "target", 128)
+    policy = parse_policy(
+        "version: 1\ncohorts:\n  - name: default\n    match: {}\n"
+        "    speculation: {tuner: fixed, ladder: [0, 2, 5], start: 2, fallback: 0}\n"
+    )
+    before = torch.get_num_threads()
+    settings = load_settings(
+        model=str(folder), threads=1, max_sequences=2, max_context=128, dtype="float32", profile_s=100.0
+    )
+    try:
+        engine, _ = build_engine(settings, policy, "w-1")
+        assert engine.profile is not None
+        while engine.profile.advance():
+            pass
+    finally:
+        torch.set_num_threads(before)
+    window = engine.close_window()
+    assert window.drafter == "ngram@1"
+    assert {cell[:2] for cell in window.profile} == {(n, k) for n in (1, 2) for k in (0, 2, 5)}

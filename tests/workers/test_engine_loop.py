@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import workers.engine_loop
 from controlplane.telemetry import WorkerWindow
 from workers.engine_loop import FAILED_STEPS_MOST, EngineLoop
 from workers.sequence import Chunk, EngineRequest, SamplingParams
@@ -114,3 +115,70 @@ def test_one_good_step_makes_an_engine_healthy_again(served: Served, engine: Scr
     for i in range(FAILED_STEPS_MOST - 1):
         served.ask(f"s{i}")
     assert served.loop.is_healthy
+
+
+@pytest.fixture
+def loop_with(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
+    """A running loop with work for idle times, which are idle after `quiet_s`."""
+    made: list[EngineLoop] = []
+
+    def make(idle_work: Callable[[], bool], quiet_s: float) -> Served:
+        monkeypatch.setattr(workers.engine_loop, "QUIET_S", quiet_s)
+        chunks: dict[str, Chunk] = {}
+        arrived = threading.Condition()
+
+        def on_chunk(chunk: Chunk) -> None:
+            with arrived:
+                chunks[chunk.request_id] = chunk
+                arrived.notify_all()
+
+        made.append(EngineLoop(engine, on_chunk, lambda report: None, idle_work=idle_work))
+        made[-1].start()
+        return Served(made[-1], chunks, arrived)
+
+    yield make
+    for loop in made:
+        loop.stop()
+
+
+def test_idle_work_is_done_until_there_is_none(loop_with: Callable[..., Served]) -> None:
+    done: list[int] = []
+    finished = threading.Event()
+
+    def work() -> bool:
+        done.append(len(done))
+        if len(done) == 3:
+            finished.set()
+        return len(done) < 3
+
+    served = loop_with(work, 0.0)
+    assert finished.wait(5)
+    assert served.ask("a") == "stop"
+    assert len(done) == 3
+
+
+def test_idle_work_waits_until_it_was_quiet(loop_with: Callable[..., Served]) -> None:
+    done: list[int] = []
+    served = loop_with(lambda: bool(done.append(1)) or True, 600.0)
+    assert [served.ask(f"{i}") for i in range(3)] == ["stop"] * 3
+    assert done == []
+
+
+def test_a_request_is_served_between_two_pieces_of_idle_work(loop_with: Callable[..., Served]) -> None:
+    served = loop_with(lambda: True, 0.0)
+    assert [served.ask(f"{i}") for i in range(3)] == ["stop"] * 3
+
+
+def test_idle_work_that_fails_is_not_tried_again(loop_with: Callable[..., Served]) -> None:
+    tried = threading.Event()
+    tries: list[int] = []
+
+    def work() -> bool:
+        tries.append(1)
+        tried.set()
+        raise RuntimeError("out of memory")
+
+    served = loop_with(work, 0.0)
+    assert tried.wait(5)
+    assert [served.ask(f"{i}") for i in range(3)] == ["stop"] * 3
+    assert (len(tries), served.loop.is_healthy) == (1, True)

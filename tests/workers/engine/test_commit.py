@@ -131,3 +131,13 @@ def test_steps_are_counted_after_trimming(make_sequence) -> None:
     assert (sequence.plain_steps, sequence.spec_steps) == (1, 2)
     assert (sequence.draft_tokens, sequence.accepted_tokens, sequence.verify_positions) == (8, 4, 11)
     assert (sequence.max_k, sequence.completion_length) == (5, 7)
+
+
+def test_probabilities_of_positions_behind_the_end_are_cut_off(make_sequence) -> None:
+    """The verdict examined four; the text ends on the second."""
+    accepted = Accepted(3, (20, EOS, 22, 23), (0.9, 0.8, 0.7, 0.1))
+    assert commit(make_sequence(), accepted, 4, 4, {EOS}).acceptance == (0.9, 0.8)
+
+
+def test_the_probability_of_a_rejected_position_stays(make_sequence) -> None:
+    assert commit(make_sequence(), Accepted(1, (20, 31), (0.9, 0.1)), 4, 4, {EOS}).acceptance == (0.9, 0.1)

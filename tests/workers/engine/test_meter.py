@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, WindowId
@@ -137,3 +139,53 @@ def test_the_engines_gauges_are_its_state(make_engine, ask, clock) -> None:
     window = engine.close_window()
     # The first has 4 prompt tokens and one more computed, the second its prompt.
     assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 5 + 4, 2 * 256)
+
+
+def test_acceptance_probabilities_are_summed_over_the_examined_positions(meter, clock, make_sequence) -> None:
+    a = make_sequence("a")
+    first = replace(committed(a, 4, 4, 1), acceptance=(0.9, 0.25))
+    second = replace(committed(a, 4, 3, 3), acceptance=(0.5, 0.75, 0.125))
+    for step in (first, second):
+        meter.count_step([step], [0], 0.1)
+    (cell,) = meter.close(GAUGES).cohorts[0].cells
+    assert (cell.overlap, cell.overlap_steps) == ((1.4, 1.0, 0.125), (2, 2, 1))
+
+
+def test_a_latency_cell_knows_how_much_was_context_and_drafting(meter, make_sequence) -> None:
+    a = make_sequence("a")
+    meter.count_step([committed(a, 4, 4, 1)], [0], 0.5, draft_seconds=0.125, context=10)
+    meter.count_step([committed(a, 4, 4, 1)], [0], 0.5, draft_seconds=0.25, context=12)
+    assert meter.close(GAUGES).latency == (LatencyCell(1, 5, 2, 1.0, 22, 0.375),)
+
+
+def test_the_engine_gives_it_the_context_before_the_step(make_engine, ask) -> None:
+    engine = make_engine(0, "none", eos=())
+    engine.submit(ask([3, 4, 5], "a"))
+    engine.submit(ask([3, 4], "b"))
+    for _ in range(3):
+        engine.step()
+    # The second's prompt is computed while the first, of 3 + 1 tokens, decodes; then both do, 5 and 3 tokens long.
+    assert [(c.sequences, c.context) for c in engine.close_window().latency] == [(1, 4), (2, 5 + 3)]
+
+
+def test_drafting_is_timed_within_the_step(make_engine, ask, drain) -> None:
+    engine = make_engine(4, "target", eos=())
+    engine.submit(ask([3, 4, 5], max_tokens=40))
+    drain(engine)
+    (cell,) = (c for c in engine.close_window().latency if c.positions == 5)
+    assert 0.0 < cell.draft_seconds < cell.seconds
+
+
+def test_a_closed_window_carries_its_cells_as_columns(meter, make_sequence) -> None:
+    meter.count_step([committed(make_sequence("a"), 4, 4, 1)], [0], 0.5)
+    meter.count_shadow("a", 1, 4, 2, 1, False)
+    columns = meter.close(GAUGES).columns
+    assert (columns.cohorts, columns.drafted.tolist(), columns.is_shadow.tolist()) == (("a",), [4, 2], [False, True])
+
+
+def test_a_shadow_is_no_step(meter, make_sequence) -> None:
+    meter.count_shadow("a", 1, 4, 2, 2, True)
+    window = meter.close(GAUGES)
+    (cohort,) = window.cohorts
+    assert cohort.shadow == (StepCell(1, 4, (StepCount(2, 2, True, 1),), 0.0),)
+    assert (cohort.cells, cohort.emitted_tokens, window.positions, window.busy_s) == ((), 0, 0, 0.0)
