@@ -29,6 +29,7 @@ from controlplane.telemetry import Report
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
     from controlplane.policy import Policy
+    from controlplane.rollout import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,11 @@ class SqlJournal:
         """A policy was put in force at `now` (unix seconds)."""
         with self._changed:
             self._add([PolicyApplied(policy, by, why, now)])
+
+    def rollout_changed(self, rollout: Rollout) -> None:
+        """A staged rollout began or ended."""
+        with self._changed:
+            self._add([rollout])
 
     def alert(self, alert: Alert) -> None:
         """An alert was raised, seen again or cleared."""

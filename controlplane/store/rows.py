@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.decision.plan import Plan
 from controlplane.finops.attribution import Attribution, attribute_energy, attribute_time, nanoseconds
+from controlplane.rollout import Rollout
 from controlplane.telemetry import CohortWindow, LatencyHistogram, RequestRecord, StepCell, WorkerWindow
 
 if TYPE_CHECKING:
@@ -182,6 +183,25 @@ def policy_row(applied: PolicyApplied) -> Row:
         "applied_by": _text(applied.by),
         "why": _text(applied.why),
         "text": applied.policy.text,
+    }
+
+
+def rollout_row(rollout: Rollout) -> Row:
+    return {
+        "revision": rollout.candidate.revision,
+        "incumbent": rollout.incumbent.revision,
+        "unit": rollout.order.unit,
+        "share": rollout.order.share,
+        "min_windows": rollout.order.min_windows,
+        "max_s": rollout.order.max_s,
+        "members": sorted(rollout.members),
+        "stage": rollout.stage,
+        "started_at": rollout.started_at,
+        "ended_at": rollout.ended_at,
+        "started_by": _text(rollout.by),
+        "why": _text(rollout.why),
+        "sentence": _text(rollout.sentence),
+        "text": rollout.candidate.text,
     }
 
 

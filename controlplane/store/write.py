@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from controlplane.alerts import Alert, CanaryCheck
 from controlplane.decision.plan import Plan
+from controlplane.rollout import Rollout
 from controlplane.store.alerts import alert_row, check_row
 from controlplane.store.models import (
     AlertEntry,
@@ -18,6 +19,7 @@ from controlplane.store.models import (
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
+    PolicyRollout,
     Request,
     Tick,
     Window,
@@ -33,6 +35,7 @@ from controlplane.store.rows import (
     plan_row,
     policy_row,
     request_row,
+    rollout_row,
     tick_row,
     window_row,
 )
@@ -41,7 +44,7 @@ from controlplane.telemetry import RequestRecord
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
 
-Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, CanaryCheck, Alert, "Decision"]
+Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, Rollout, CanaryCheck, Alert, "Decision"]
 """What the journal stores; one item is one row, but a window also has one per cohort."""
 
 
@@ -58,6 +61,7 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
     decisions: list[Row] = []
     plans: list[Row] = []
     policies: list[Row] = []
+    rollouts: list[Row] = []
     checks: list[Row] = []
     alerts: list[Row] = []
     for item in items:
@@ -74,6 +78,8 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
                 policies.append(policy_row(item))
             case CanaryCheck():
                 checks.append(check_row(item))
+            case Rollout():
+                rollouts.append(rollout_row(item))
             case Alert():
                 alerts.append(alert_row(item))
             case _:
@@ -93,6 +99,8 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
         _write_plan(connection, row)
     for row in alerts:
         _write_alert(connection, row)
+    for row in rollouts:
+        _write_rollout(connection, row)
 
 
 def _write_windows(connection: sa.Connection, seen: Sequence[WindowSeen]) -> None:
@@ -116,6 +124,20 @@ def _write_plan(connection: sa.Connection, row: Row) -> None:
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=["version", "epoch"], set_={"expires_at": later}, where=PlanEntry.expires_at < later
+        ),
+        [row],
+    )
+
+
+def _write_rollout(connection: sa.Connection, row: Row) -> None:
+    """A rollout is one row; once it has ended it stays as it is."""
+    statement = insert(connection, PolicyRollout)
+    changing = ("members", "stage", "ended_at", "sentence")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["started_at", "revision"],
+            set_={name: getattr(statement.excluded, name) for name in changing},
+            where=PolicyRollout.ended_at.is_(None),
         ),
         [row],
     )
