@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from rich.progress import Progress
 
 from benchmarks.control.ours_checks import ours_checks
 from benchmarks.control.profile import Profile, ProfileError, load_profile, shipped_profiles
-from benchmarks.control.report import csv_lines, result, tables
+from benchmarks.control.report import csv_header, csv_lines, result, tables
 from benchmarks.control.trace import Trace, run_trace
 from benchmarks.decode_figures import BenchmarkError, append_lines
 
@@ -41,21 +42,18 @@ def control(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Ways to choose K on a simulated worker, beside one that knows everything. Needs no model and no GPU."""
+    conditions = machine()
     try:
-        profiles = tuple(load_profile(path) for path in profile) if profile else shipped_profiles()
-        names = [each.name for each in profiles]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ProfileError(f"--profile: two profiles are named {', '.join(twice)}; give them names of their own")
-        if steps is not None:
-            profiles = tuple(each.model_copy(update={"steps": steps}) for each in profiles)
-        chosen = range(first_seed, first_seed + seeds)
-        traces = run_all(profiles, chosen, jobs or os.cpu_count() or 1)
-        conditions = machine()
+        profiles = _profiles(profile or (), steps)
         if output is not None:
-            append_lines(output, csv_lines(conditions, traces))
+            _check_output(output, csv_header(conditions))
     except (ProfileError, BenchmarkError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo("\n".join(f"kadence: error: {line}" for line in str(error).splitlines()), err=True)
         raise typer.Exit(EXIT_USAGE) from error
+    chosen = range(first_seed, first_seed + seeds)
+    traces = run_all(profiles, chosen, jobs or os.cpu_count() or 1)
+    if output is not None:
+        append_lines(output, csv_lines(conditions, traces))
     found = result(conditions, profiles, traces, ours_checks(profiles, chosen[:ADAPTATION_SEEDS]))
     if as_json:
         typer.echo(json.dumps(found))
@@ -64,6 +62,25 @@ def control(
     for table in tables(found):
         # Into a file or a pipe there is no width to fit: keep every column whole.
         Console(width=None if console.is_terminal else 120).print(table)
+
+
+def _profiles(paths: Sequence[Path], steps: int | None) -> tuple[Profile, ...]:
+    profiles = tuple(load_profile(path) for path in paths) or shipped_profiles()
+    names = [profile.name for profile in profiles]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ProfileError(f"--profile: two profiles are named {', '.join(twice)}; give them names of their own")
+    return profiles if steps is None else tuple(each.model_copy(update={"steps": steps}) for each in profiles)
+
+
+def _check_output(path: Path, header: Sequence[str]) -> None:
+    """Before minutes of work: whether its results will have a place. Raises BenchmarkError."""
+    if not path.parent.is_dir():
+        raise BenchmarkError(f"--output {path}: there is no folder {path.parent}")
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            there = next(csv.reader(file), None)
+        if there is not None and there != list(header):
+            raise BenchmarkError(f"--output {path}: has other columns; move it away, or name another file")
 
 
 def run_all(profiles: Sequence[Profile], seeds: Sequence[int], jobs: int) -> list[Trace]:

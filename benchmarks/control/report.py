@@ -159,6 +159,12 @@ def _ours_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def csv_header(conditions: Mapping[str, Any]) -> list[str]:
+    """Columns of `csv_lines`."""
+    measures = (field.name for kind in (Score, Adaptation) for field in fields(kind))
+    return [*conditions, "profile", "seed", "arm", *measures]
+
+
 def csv_lines(conditions: Mapping[str, Any], traces: Sequence[Trace]) -> list[dict[str, Any]]:
     """One line an arm and trace; adaptation columns are empty where it was not asked for."""
     names = [field.name for field in fields(Adaptation)]

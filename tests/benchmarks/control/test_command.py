@@ -56,13 +56,31 @@ def test_a_bad_profile_is_refused_before_any_work_with_one_line_a_problem(tmp_pa
     path.write_text(small_text.replace("median: 12", "median: 0").replace("name: small", "name: ''"))
     result = CliRunner().invoke(app, ["--profile", str(path), "--seeds", "1"])
     assert result.exit_code == 2
-    assert [line.split(": ")[1] for line in result.stderr.splitlines()] == ["name", "load.median"]
+    prefix = f"kadence: error: {path}: "
+    assert [line.removeprefix(prefix).split(": ")[0] for line in result.stderr.splitlines()] == ["name", "load.median"]
 
 
 def test_two_profiles_of_one_name_are_refused(profile_file) -> None:
     result = CliRunner().invoke(app, ["--profile", str(profile_file), "--profile", str(profile_file)])
     assert result.exit_code == 2
     assert "--profile: two profiles are named small" in result.stderr
+
+
+def test_a_file_of_other_columns_is_refused_before_any_work(profile_file, tmp_path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    result = CliRunner().invoke(app, ["--profile", str(profile_file), "--seeds", "100000", "--output", str(other)])
+    assert result.exit_code == 2
+    assert result.stderr == f"kadence: error: --output {other}: has other columns; move it away, or name another file\n"
+    assert other.read_text() == "a,b\n1,2\n"
+
+
+def test_a_second_run_is_appended(profile_file, ran) -> None:
+    _, output = ran
+    lines = len(output.read_text().splitlines())
+    again = ["--profile", str(profile_file), "--seeds", "1", "--steps", "100", "--jobs", "1", "--output", str(output)]
+    assert CliRunner().invoke(app, again).exit_code == 0
+    assert len(output.read_text().splitlines()) == lines + (lines - 1) // 2
 
 
 def test_traces_do_not_depend_on_the_number_of_processes(small, monkeypatch) -> None:
