@@ -7,7 +7,7 @@ counts what comes after, until an operator clears it; one that comes back after 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Literal
 
@@ -93,6 +93,10 @@ class Alert:
     def name(self) -> str:
         """How an operator names it: kind:subject."""
         return f"{self.kind}:{self.subject}"
+
+    def as_json(self) -> dict[str, object]:
+        """As the admin API and `kadence alerts list --json` show it."""
+        return {"name": self.name, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)

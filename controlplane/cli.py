@@ -17,6 +17,10 @@ def __getattr__(name: str) -> typer.Typer:
         from controlplane.policy_cli import policy_app
 
         return policy_app
+    if name == "alerts_app":
+        from controlplane.alerts_cli import alerts_app
+
+        return alerts_app
     if name == "cost_app":
         from controlplane.cost_cli import cost_app
 

@@ -1,9 +1,10 @@
-"""Administration over HTTP: the plan, the policy and the kill switch, for those with the admin key."""
+"""Administration over HTTP: plan, policy, kill switch and alerts, for those with the admin key."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -14,8 +15,11 @@ from controlplane.store.policies import history_json
 from controlplane.telemetry import LOAD_BUCKETS
 from workers.api_body import bearer_token, read_body, read_json
 from workers.api_errors import ApiError, from_exception, invalid
-from workers.api_validation import parse_kill_switch
+from workers.api_validation import parse_alert_order, parse_kill_switch
 from workers.backend import Backend
+
+if TYPE_CHECKING:
+    from controlplane.alerts import AlertState
 
 
 def admin_router(backend: Backend) -> APIRouter:
@@ -37,6 +41,7 @@ def admin_router(backend: Backend) -> APIRouter:
                 "expires_at": plan.expires_at,
                 "policy_revision": plan.policy_revision,
                 "kill_switch": plan.kill_switch,
+                "blocked_drafters": list(plan.blocked_drafters),
                 "load_buckets": list(LOAD_BUCKETS),
                 "k": {cohort: list(by_load) for cohort, by_load in plan.k.items()},
                 "fallback": dict(plan.fallback),
@@ -98,6 +103,31 @@ def admin_router(backend: Backend) -> APIRouter:
         except Exception as error:
             raise from_exception(error) from error
         return JSONResponse({"mode": order.mode, "reason": order.reason})
+
+    @router.get("/alerts")
+    async def get_alerts(request: Request, state: str = "active") -> Response:
+        """Alerts, newest first: state is active, cleared or all."""
+        authorize(backend, request)
+        if state not in ("active", "cleared", "all"):
+            raise invalid("state", f"state: {state[:20]!r} is not one of active, cleared, all")
+        try:
+            alerts = await backend.alerts(None if state == "all" else cast("AlertState", state))
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"alerts": [alert.as_json() for alert in alerts]})
+
+    @router.put("/alerts")
+    async def put_alerts(request: Request, by: str = "admin") -> Response:
+        """Clears one alert, such as {"clear": "canary:ngram@1", "reason": "..."}; its drafter may draft again."""
+        authorize(backend, request)
+        order = parse_alert_order(await read_json(request))
+        try:
+            alert = await backend.clear_alert(order.clear, by[:200], order.reason)
+        except Exception as error:
+            raise from_exception(error) from error
+        if alert is None:
+            raise ApiError(404, f"No active alert is named {order.clear!r}.", param="clear", code="alert_not_found")
+        return JSONResponse(alert.as_json())
 
     return router
 

@@ -197,6 +197,11 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompts
 
 
+class AlertOrder(_Strict):
+    clear: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=500)]
+
+
 class KillSwitchRequest(_Strict):
     mode: Literal["off", "fallback", "zero"]
     reason: Annotated[str, StringConstraints(min_length=1, max_length=500)]

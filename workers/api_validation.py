@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from workers.api_errors import ApiError, invalid
-from workers.api_models import ChatRequest, CompletionRequest, GenerationRequest, KillSwitchRequest
+from workers.api_models import AlertOrder, ChatRequest, CompletionRequest, GenerationRequest, KillSwitchRequest
 
 _Values = Mapping[str, tuple[Any, ...]]
 # Fields of the dialect that are not supported yet, with the values (besides null) that ask for nothing.
@@ -82,6 +82,11 @@ def parse_completion(body: bytes) -> CompletionRequest:
 def parse_kill_switch(body: bytes) -> KillSwitchRequest:
     """Raises ApiError."""
     return _validate(KillSwitchRequest, parse_object(body))
+
+
+def parse_alert_order(body: bytes) -> AlertOrder:
+    """Raises ApiError."""
+    return _validate(AlertOrder, parse_object(body))
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

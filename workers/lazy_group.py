@@ -14,6 +14,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("workers.load.command:load_app", "Send real traffic to a running endpoint and measure it."),
     "model": ("workers.models.command:model_app", "Fetch and list models."),
     "policy": ("controlplane.cli:policy_app", "Check, apply and show the operator's policy."),
+    "alerts": ("controlplane.cli:alerts_app", "List and clear alerts of a running system."),
     "cost": ("controlplane.cli:cost_app", "What serving cost, by cohort, model, tenant or hour."),
     "db": ("controlplane.cli:db_app", "Upgrade and check the database."),
     "bench": ("benchmarks.command:bench_app", "Measure parts of Kadence, each against what one would use instead."),

@@ -11,6 +11,7 @@ import structlog
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
+from controlplane.alerts import Alert, AlertState
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
@@ -111,6 +112,18 @@ class RayBackend:
 
     async def set_kill_switch(self, mode: KillSwitch, reason: str, by: str) -> None:
         await self._broadcast(await self._ask("set_kill_switch", mode, by, reason))
+
+    async def alerts(self, state: AlertState | None) -> list[Alert]:
+        found: list[Alert] = await self._ask("alerts", state)
+        return found
+
+    async def clear_alert(self, name: str, by: str, why: str) -> Alert | None:
+        cleared: tuple[Alert, Plan] | None = await self._ask("clear_alert", name, by, why)
+        if cleared is None:
+            return None
+        alert, plan = cleared
+        await self._broadcast(plan)
+        return alert
 
     async def apply_policy(self, text: str, by: str, why: str) -> str:
         policy = parse_policy(text, source="the posted policy")

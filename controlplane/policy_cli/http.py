@@ -20,12 +20,22 @@ def ask(
     *,
     params: dict[str, Any] | None = None,
     content: bytes | None = None,
+    body: dict[str, Any] | None = None,
 ) -> Any:
-    """The JSON that the endpoint answers; ends the command with exit code 1 where it refuses or is not reached."""
+    """The JSON that the endpoint answers; ends the command with exit code 1 where it refuses or is not reached.
+
+    content: a body as it is; body: one to be sent as JSON.
+    """
     headers = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
     try:
         answer = httpx.request(
-            method, f"{url.rstrip('/')}{path}", params=params, content=content, headers=headers, timeout=TIMEOUT_S
+            method,
+            f"{url.rstrip('/')}{path}",
+            params=params,
+            content=content,
+            json=body,
+            headers=headers,
+            timeout=TIMEOUT_S,
         )
         if answer.is_success:
             return answer.json()

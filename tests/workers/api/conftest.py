@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import cycle
 from typing import Any
@@ -14,6 +14,7 @@ import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from controlplane.alerts import Alert, AlertState
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
@@ -84,6 +85,7 @@ class ScriptedBackend:
     orders: list[tuple[str, ...]] = field(default_factory=list)
     policy_now: Policy = field(default_factory=lambda: parse_policy(POLICY))
     shown: list[MetricsSnapshot] = field(default_factory=list)
+    raised: list[Alert] = field(default_factory=list)
     status: PolicyStatus = field(default_factory=PolicyStatus)
     history: list[PolicyEntry] = field(default_factory=list)
 
@@ -148,6 +150,17 @@ class ScriptedBackend:
         if self.controller_is_gone:
             raise ConnectionError("controller")
         return Plan(1, 7, 10.0, 20.0, {"code": (2,) * len(LOAD_BUCKETS)}, {"code": 0}, self.policy_now.revision)
+
+    async def alerts(self, state: AlertState | None) -> list[Alert]:
+        if self.controller_is_gone:
+            raise ConnectionError("controller")
+        return [alert for alert in self.raised if state in (None, alert.state)]
+
+    async def clear_alert(self, name: str, by: str, why: str) -> Alert | None:
+        self.orders.append(("alert", name, why, by))
+        found = [alert for alert in self.raised if alert.name == name and alert.state == "active"]
+        self.raised = [replace(a, state="cleared", cleared_by=by, why=why) if a in found else a for a in self.raised]
+        return next((alert for alert in self.raised if alert.name == name and found), None)
 
     async def set_kill_switch(self, mode: str, reason: str, by: str) -> None:
         self.orders.append(("kill-switch", mode, reason, by))

@@ -20,6 +20,8 @@ ADMIN_ROUTES = [
     ("GET", "/admin/policy/history"),
     ("PUT", "/admin/policy"),
     ("PUT", "/admin/kill-switch"),
+    ("GET", "/admin/alerts"),
+    ("PUT", "/admin/alerts"),
 ]
 
 
