@@ -34,6 +34,7 @@ class Difference:
     at: float
     cohort: str
     load_bucket: int
+    policy_revision: str
     stored: DecisionRow | None
     replayed: DecisionRow | None
 
@@ -128,8 +129,8 @@ def parsed(applied: AppliedPolicy) -> Policy:
     return parse_policy(applied.text, source=f"revision {applied.revision}")
 
 
-def _key(row: DecisionRow) -> tuple[float, str, int]:
-    return row.at, row.cohort, row.load_bucket
+def _key(row: DecisionRow) -> tuple[float, str, int, str]:
+    return row.at, row.cohort, row.load_bucket, row.policy_revision
 
 
 def _said(row: DecisionRow) -> DecisionRow:

@@ -156,10 +156,13 @@ class Request(Base):
 
 
 class DecisionEntry(Base):
-    """One decision of one tick for one cohort and load bucket; a hold is a decision too."""
+    """One decision of one tick for one cohort and load bucket; a hold is a decision too.
+
+    While a policy is tried on some replicas there are two: one of each policy_revision.
+    """
 
     __tablename__ = "decision"
-    __table_args__ = (UniqueConstraint("at", "cohort", "load_bucket", "plan_version"),)
+    __table_args__ = (UniqueConstraint("at", "cohort", "load_bucket", "plan_version", "policy_revision"),)
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     at: Mapped[float]

@@ -1,5 +1,7 @@
 """What replay needs (ticks, the tick of a window, profiles, shadow drafts), and staged rollouts of a policy.
 
+A rollout on replicas makes two decisions for a cohort and load bucket in one tick: the policy is part of their key.
+
 Revision: 0002.
 """
 
@@ -10,6 +12,10 @@ revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+
+
+OLD_KEY = "uq_decision_at_cohort_load_bucket_plan_version"
+NEW_KEY = "uq_decision_at_cohort_load_bucket_plan_version_policy_revision"
 
 
 def upgrade() -> None:
@@ -42,6 +48,9 @@ def upgrade() -> None:
         sa.Column("kill_switch", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("epoch", "at", name=op.f("pk_tick")),
     )
+    with op.batch_alter_table("decision") as batch:
+        batch.drop_constraint(OLD_KEY, type_="unique")
+        batch.create_unique_constraint(NEW_KEY, ["at", "cohort", "load_bucket", "plan_version", "policy_revision"])
     # Added in place: rebuilding a table of windows would cascade to their cohorts on SQLite.
     op.add_column("window", sa.Column("profile", sa.JSON(), nullable=True))
     op.add_column("window", sa.Column("tick_at", sa.Double(), nullable=True))
@@ -52,5 +61,13 @@ def downgrade() -> None:
     op.drop_column("window_cohort", "shadow")
     op.drop_column("window", "tick_at")
     op.drop_column("window", "profile")
+    # Of decisions of two policies in one tick, the older key has room for one.
+    op.execute(
+        "DELETE FROM decision WHERE id NOT IN"
+        " (SELECT MIN(id) FROM decision GROUP BY at, cohort, load_bucket, plan_version)"
+    )
+    with op.batch_alter_table("decision") as batch:
+        batch.drop_constraint(NEW_KEY, type_="unique")
+        batch.create_unique_constraint(OLD_KEY, ["at", "cohort", "load_bucket", "plan_version"])
     op.drop_table("tick")
     op.drop_table("policy_rollout")
