@@ -64,6 +64,18 @@ def show_key_figures(view: View) -> None:
         )
 
 
+def show_alerts(view: View) -> None:
+    """A line for each active alert: what, how often, since when; nothing where there is none."""
+    for alert in view.snapshot.alerts:
+        box = st.container(border=True, horizontal=True, gap="small")
+        with box:
+            critical = alert.severity == "critical"
+            st.badge(f"{alert.kind} alert", icon=":material/warning:", color="red" if critical else "orange")
+            seen = f"{alert.count} times" if alert.count > 1 else "once"
+            st.badge(f"seen {seen} since {fmt.moment(alert.first_seen, view.zone)}", color="gray")
+            st.text(f"{alert.detail}. To clear it: kadence alerts clear {alert.name} --why '...'")
+
+
 def show_plan_line(view: View) -> None:
     """The plan in one line of badges."""
     plan, now = view.snapshot.plan, view.snapshot.at

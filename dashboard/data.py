@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from controlplane.alerts import Alert
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.store import queries
+from controlplane.store.alerts import alert_log
 from controlplane.store.engine import one_line, open_database
 from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import CohortPoint, CostReport, DecisionRow, PlanRow, TimeRange
@@ -50,7 +52,8 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One reading. at: unix seconds of it. bounds: of all there is. decisions: the newest, holds included; changes: the
-    newest that changed K. notes: what a reader must know beside the figures, one line each.
+    newest that changed K. notes: what a reader must know beside the figures, one line each. alerts: the active ones,
+    newest first.
     """
 
     at: float
@@ -63,6 +66,7 @@ class Snapshot:
     changes: Sequence[DecisionRow]
     plan: PlanRow | None
     notes: tuple[str, ...] = ()
+    alerts: Sequence[Alert] = ()
 
 
 def read(source: Source, span_s: float | None, now: float) -> Snapshot | Trouble:
@@ -141,6 +145,7 @@ def _snapshot(source: Source, span_s: float | None, now: float) -> Snapshot | Tr
         decisions=queries.decision_log(engine, span, limit=DECISION_LIMIT),
         changes=queries.decision_log(engine, span, limit=DECISION_LIMIT, changes_only=True),
         plan=queries.latest_plan(engine),
+        alerts=alert_log(engine, "active"),
         notes=(*(notes or (f"Unpriced: {line}." for line in report.unpriced)), *report.warnings),
     )
 

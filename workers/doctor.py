@@ -58,6 +58,7 @@ def examine(settings: Settings) -> list[Check]:
         "kernels": check_kernels,
         "model": partial(check_model, settings),
         "database": partial(check_database, settings.database_url),
+        "alerts": partial(check_alerts, settings.database_url),
         "policy": partial(check_policy, settings.policy),
         "prices": partial(check_prices, settings.prices),
         "energy": partial(check_energy, device),
@@ -178,6 +179,26 @@ def check_database(url: str) -> Check:
         "newer": "this Kadence is older than the database: upgrade it, or use another --database-url",
     }
     return Check("database", state == "ok", f"{_without_password(url)}: {state}", fixes.get(state, "--database-url"))
+
+
+def check_alerts(url: str) -> Check:
+    """Alerts that no operator has cleared."""
+    from controlplane.store.alerts import alert_log
+    from controlplane.store.queries import database_state, open_ledger
+
+    if database_state(url) != "ok":
+        return Check("alerts", True, "none can be on record")
+    engine = open_ledger(url)
+    try:
+        active = alert_log(engine, "active")
+    finally:
+        engine.dispose()
+    if not active:
+        return Check("alerts", True, "none active")
+    first, *others = active
+    more = f" (and {len(others)} more)" if others else ""
+    fix = f"find out why, then: kadence alerts clear {first.name} --why '...'"
+    return Check("alerts", False, f"{first.name}: {first.detail}{more}", fix)
 
 
 def check_policy(path: Path) -> Check:

@@ -7,6 +7,7 @@ from dashboard.layout import View, show_live
 
 
 def overview(view: View) -> None:
+    cards.show_alerts(view)
     cards.show_plan_line(view)
     cards.show_key_figures(view)
     left, right = st.columns([3, 2])

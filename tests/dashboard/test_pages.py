@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from controlplane.alerts import Alert
 from controlplane.finops.pricing import load_prices
 from controlplane.store.engine import open_database
+from controlplane.store.journal import SqlJournal
 from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
 from dashboard import format as fmt
@@ -293,3 +296,23 @@ def set_revision(path: Path, revision: str) -> None:
     with sqlite3.connect(path) as db:
         db.execute("update alembic_version set version_num = ?", (revision,))
     db.close()
+
+
+@pytest.mark.usefixtures("filled")
+def test_no_line_where_no_alert_is_active():
+    assert not [text for text in open_page().text if "kadence alerts" in text.value]
+
+
+def test_an_active_alert_is_a_line_on_the_overview_until_it_is_cleared(filled):
+    alert = Alert("canary", "ngram@1", "critical", time.time() - 60, time.time(), 3, f"text of {EVIL} is not right")
+    journal = SqlJournal(open_database(filled.url))
+    journal.alert(alert)
+    journal.flush()
+    app = open_page()
+    assert [text.value for text in app.text if "kadence alerts" in text.value] == [
+        f"{alert.detail}. To clear it: kadence alerts clear canary:ngram@1 --why '...'"
+    ]
+    journal.alert(replace(alert, state="cleared", cleared_at=time.time(), cleared_by="ann"))
+    journal.close()
+    app = open_page()
+    assert not [text for text in app.text if "kadence alerts" in text.value]

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.alerts import Alert
 from controlplane.settings import Settings, load_settings
+from controlplane.store.engine import open_database
+from controlplane.store.journal import SqlJournal
 from controlplane.store.migrate import upgrade
 from workers import cli, doctor
 from workers.doctor import Check
@@ -213,3 +216,17 @@ def test_the_report_puts_the_fix_below_the_problem(capsys: pytest.CaptureFixture
     doctor.print_report([Check("port", False, "taken", "stop it"), Check("ray", True, "2.60")])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["FAIL  port            taken", "-> stop it", "ok    ray             2.60"]
+
+
+def test_an_active_alert_is_a_finding_with_the_way_to_clear_it(sqlite_ledger_url: str) -> None:
+    assert doctor.check_alerts(sqlite_ledger_url) == Check("alerts", True, "none active")
+    journal = SqlJournal(open_database(sqlite_ledger_url))
+    journal.alert(Alert("canary", "ngram@1", "critical", 1.0, 2.0, 3, "wrong text"))
+    journal.close()
+    check = doctor.check_alerts(sqlite_ledger_url)
+    assert (check.ok, check.detail) == (False, "canary:ngram@1: wrong text")
+    assert "kadence alerts clear canary:ngram@1" in check.fix
+
+
+def test_without_a_ledger_there_can_be_no_alert(tmp_path: Path) -> None:
+    assert doctor.check_alerts(f"sqlite:///{tmp_path}/none.db").ok
