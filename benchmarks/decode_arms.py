@@ -63,7 +63,7 @@ class Decoders:
                 max_context=CONTEXT,
             )
             engine, self.tokenizer = build_engine(settings, parse_policy(POLICY), worker=arm)
-            engine.plan_client.accept(constant_plan(int(arm.rpartition("/")[2]), [COHORT]))
+            engine.plan_client.plan = constant_plan(int(arm.rpartition("/")[2]), [COHORT])
             self._engines[arm] = engine
         self.settings: Settings = settings
         self._theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(
