@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from controlplane.policy_cli import endpoint, files, records
+from controlplane.policy_cli import endpoint, files, journal, records
 
 policy_app = typer.Typer(name="policy", help="Check, plan, apply and show the operator's policy.", no_args_is_help=True)
-for module in (files, endpoint, records):
+for module in (files, endpoint, records, journal):
     for name, command in module.COMMANDS.items():
         policy_app.command(name)(command)

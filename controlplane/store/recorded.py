@@ -100,6 +100,13 @@ def ticks(engine: sa.Engine, epoch: int, range: TimeRange) -> Iterator[RecordedT
         start, is_first = rows[-1]["at"], False
 
 
+def count_ticks(engine: sa.Engine, epoch: int, range: TimeRange) -> int:
+    """How many ticks of the epoch are in the range."""
+    where = (Tick.epoch == epoch, Tick.at >= range.start, Tick.at < range.end)
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(Tick).where(*where)) or 0
+
+
 def applied_policies(engine: sa.Engine, until: float) -> list[AppliedPolicy]:
     """All that were put in force before `until`, earliest first."""
     table = PolicyRevision

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
 from controlplane.controller import Controller
 from controlplane.policy import parse_policy
+from controlplane.policy_cli import policy_app
 from controlplane.replay import Difference, ReplayError, compare, replay
 from controlplane.store import recorded
 from controlplane.store.engine import open_database
@@ -140,3 +144,45 @@ def row(**changes: Any) -> DecisionRow:
 def test_differences_are_named(stored: list[DecisionRow], replayed: list[DecisionRow], says: list[str]) -> None:
     found: list[Difference] = compare(stored, replayed)
     assert [difference.sentence for difference in found] == says
+
+
+def command(url: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    flags = ["replay", "--since", "2026-09-01", "--until", "2026-10-01", "--database-url", url, "--json", *arguments]
+    result = CliRunner().invoke(policy_app, flags)
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_the_command_says_that_all_is_as_on_record(sqlite_ledger_url: str, make_worker_window: Make) -> None:
+    live(sqlite_ledger_url, make_worker_window, "threshold", seconds=30)
+    code, said = command(sqlite_ledger_url)
+    (controller,) = said["controllers"]
+    assert (code, said["ok"], controller["epoch"], controller["ticks"]) == (0, True, EPOCH, 30)
+    assert controller["decisions"] > 0
+
+
+def test_a_range_that_begins_later_is_replayed_from_the_controllers_start(
+    sqlite_ledger_url: str, make_worker_window: Make
+) -> None:
+    live(sqlite_ledger_url, make_worker_window, "threshold", seconds=80)
+    code, said = command(sqlite_ledger_url, "--since", str(datetime.fromtimestamp(AT + 50, UTC).isoformat()))
+    assert (code, said["controllers"][0]["ticks"]) == (0, 81)
+    assert said["controllers"][0]["decisions"] > 0
+
+
+def test_the_command_names_what_differs_and_exits_with_1(sqlite_ledger_url: str, make_worker_window: Make) -> None:
+    live(sqlite_ledger_url, make_worker_window, "threshold", seconds=30)
+    with open_database(sqlite_ledger_url).begin() as connection:
+        connection.execute(sa.update(recorded.DecisionEntry).values(samples=12345))
+    code, said = command(sqlite_ledger_url)
+    (controller,) = said["controllers"]
+    assert (code, controller["differences"]) == (1, controller["decisions"])
+    assert "samples 12345 on record" in controller["shown"][0]
+
+
+def test_a_ledger_without_ticks_has_nothing_to_replay(sqlite_ledger_url: str) -> None:
+    assert command(sqlite_ledger_url) == (0, {"ok": True, "controllers": []})
+
+
+def test_a_range_that_ends_before_it_begins_is_wrong_use(sqlite_ledger_url: str) -> None:
+    code, said = command(sqlite_ledger_url, "--since", "2026-11-01")
+    assert (code, "--since" in said["message"]) == (2, True)
