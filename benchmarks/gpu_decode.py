@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import transformers
@@ -27,7 +27,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.decode_figures import Spread, append_lines
+from benchmarks.decode_figures import append_lines
+from benchmarks.gpu_decode_figures import DEFINED, FUSED, MODES, PLAIN, THEIRS, K, Mode, Run, differences, flat, rows_of
 from benchmarks.kernels import machine
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
@@ -46,15 +47,6 @@ cohorts:
     match: {{}}
     speculation: {{tuner: fixed, ladder: [0, 4], start: 0, fallback: 0}}
 """
-K = 4
-Mode = Literal["greedy", "seeded"]
-MODES: tuple[Mode, ...] = ("greedy", "seeded")
-THEIRS, PLAIN, DEFINED, FUSED = (
-    "transformers",
-    "kadence/none/0",
-    f"kadence/draft_model/{K}/naive",
-    f"kadence/draft_model/{K}/fused",
-)
 TEMPERATURE = 0.5
 PROMPT_TOKENS = 48
 SHARPNESS = 2.0
@@ -75,34 +67,6 @@ class ModelShape:
 
 
 MODELS = {"cuda": ModelShape(1024, 6, 16, 4, 32000), "cpu": ModelShape(64, 2, 4, 2, 64)}
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """All prompts decoded at once by one arm."""
-
-    arm: str
-    mode: Mode
-    token_ids: tuple[tuple[int, ...], ...]
-    seconds: float
-    spec_steps: int = 0
-    accepted: int = 0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return sum(map(len, self.token_ids)) / self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One arm in one mode. acceptance_length: 1 + accepted / steps that drafted, None where none did."""
-
-    arm: str
-    mode: Mode
-    tokens: int
-    tokens_per_s: Spread
-    acceptance_length: float | None
-    equal_to_transformers: float | None
 
 
 def write_model(folder: Path, shape: ModelShape, nudge: float = 0.0) -> None:
@@ -199,50 +163,6 @@ class Arms:
         return Run(arm, mode, tuple(tuple(found[name]) for name in names), seconds, steps, accepted)
 
 
-def differences(runs: Sequence[Run], demand_equal_k: bool) -> list[str]:
-    """A sentence for every pair of arms whose tokens must be equal and are not, and where nothing was drafted."""
-    tokens = {(run.arm, run.mode): run.token_ids for run in runs}
-    pairs = [(FUSED, DEFINED), *([(FUSED, PLAIN)] if demand_equal_k else [])]
-    unequal = [
-        f"{mode}: {found} does not decode to the text of {wanted}"
-        for mode in MODES
-        for found, wanted in pairs
-        if tokens[found, mode] != tokens[wanted, mode]
-    ]
-    unsteady = [
-        f"{run.mode}: {run.arm} does not repeat its own text"
-        for run in runs
-        if run.token_ids != tokens[run.arm, run.mode]
-    ]
-    idle = [
-        f"{run.mode}: {run.arm} drafted nothing" for run in runs if run.arm in (DEFINED, FUSED) and not run.spec_steps
-    ]
-    return list(dict.fromkeys([*unequal, *unsteady, *idle]))
-
-
-def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """One row for each arm and mode, as they first appear."""
-    rows = []
-    for arm, mode in dict.fromkeys((run.arm, run.mode) for run in runs):
-        own = [run for run in runs if (run.arm, run.mode) == (arm, mode)]
-        theirs = next((run for run in runs if (run.arm, run.mode) == (THEIRS, mode)), None)
-        steps = sum(run.spec_steps for run in own)
-        equal = None
-        if theirs is not None and arm != THEIRS:
-            equal = sum(a == b for a, b in zip(own[0].token_ids, theirs.token_ids, strict=True)) / len(theirs.token_ids)
-        rows.append(
-            Row(
-                arm,
-                mode,
-                sum(map(len, own[0].token_ids)),
-                Spread.of([run.tokens_per_s for run in own]),
-                1 + sum(run.accepted for run in own) / steps if steps else None,
-                equal,
-            )
-        )
-    return rows
-
-
 def random_prompts(count: int, vocab: int) -> list[tuple[int, ...]]:
     """`count` prompts of PROMPT_TOKENS random tokens."""
     generator = torch.Generator().manual_seed(7)
@@ -294,7 +214,7 @@ def main(
     }
     rows = [] if unequal else rows_of(runs)
     if output is not None and rows:
-        append_lines(output, [{**conditions, **_flat(row)} for row in rows])
+        append_lines(output, [{**conditions, **flat(row)} for row in rows])
     shown = [asdict(row) for row in rows]
     typer.echo(json.dumps({"machine": conditions, "correct": not unequal, "differences": unequal, "rows": shown}))
     if unequal:
@@ -304,12 +224,6 @@ def main(
 
 def _until_end(token_ids: list[int]) -> list[int]:
     return token_ids[: token_ids.index(2) + 1] if 2 in token_ids else token_ids
-
-
-def _flat(row: Row) -> dict[str, Any]:
-    values = asdict(row)
-    speed = values.pop("tokens_per_s")
-    return values | {f"tokens_per_s_{part}": round(speed[part], 2) for part in ("min", "median", "max")}
 
 
 if __name__ == "__main__":

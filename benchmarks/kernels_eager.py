@@ -5,6 +5,8 @@ They draw their own random numbers, so their tokens are not those of the operati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -81,6 +83,17 @@ def medusa_heads(
     logits = torch.einsum(equation, states, lm_head_weight).float()
     best, columns = logits.topk(k, -1)
     return columns if vocab_map is None else vocab_map[columns], best, logits.logsumexp(-1)
+
+
+def kv_commit(
+    k_caches: Sequence[torch.Tensor], v_caches: Sequence[torch.Tensor], sources: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Copy rows `sources` of each layer's cache [blocks, block_size, kv_heads, D] to rows `targets`; the last rows."""
+    for cache in (*k_caches, *v_caches):
+        flat = cache.flatten(0, 1)
+        rows = flat[sources]
+        flat[targets] = rows
+    return rows
 
 
 def _probs(logits: torch.Tensor, temperature: torch.Tensor, top_p: float | None) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from benchmarks import kernels_eager as eager
 from benchmarks.kernels_cases import Case, Outputs, Prepared, Size, difference, size_of
 from kernels.attention import ancestor_words, tree_attention
+from kernels.kv_commit import kv_commit
 from kernels.launch import Backend
 from kernels.medusa_heads import medusa_heads
 from kernels.medusa_heads.heads import Heads
@@ -57,6 +58,24 @@ class MedusaShape:
         return f"batch {self.batch}, {self.heads} heads, hidden {self.hidden}, {vocab}, k {self.k}, {self.dtype}"
 
 
+@dataclass(frozen=True, slots=True)
+class CommitShape:
+    batch: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    path: tuple[int, ...]
+    """Nodes of the accepted path, by depth."""
+
+    @property
+    def shape(self) -> str:
+        return (
+            f"batch {self.batch}, {self.layers} layers, kv heads {self.kv_heads}, head_dim {self.head_dim}, "
+            f"path {'-'.join(map(str, self.path))}, {self.dtype}"
+        )
+
+
 ATTENTION = {
     "full": (
         AttentionShape(16, 8, 8192, 32, 8, 128, "bf16"),
@@ -79,6 +98,14 @@ MEDUSA = {
         MedusaShape(2, 2, 32, 200, 3, "bf16", own=True),
     ),
 }
+COMMIT = {
+    "full": (
+        CommitShape(16, 32, 8, 128, "bf16", (1, 4, 9, 15)),
+        CommitShape(64, 32, 8, 128, "bf16", (1, 4, 9, 15)),
+        CommitShape(1, 30, 3, 64, "bf16", (1, 4, 9, 15)),
+    ),
+    "tiny": (CommitShape(2, 3, 3, 64, "fp32", (1, 4, 20)),),
+}
 
 
 def cases(size: Size) -> list[Case]:
@@ -86,6 +113,7 @@ def cases(size: Size) -> list[Case]:
     return [
         *(Case("attention", spec.shape, functools.partial(build_attention, spec)) for spec in ATTENTION[size]),
         *(Case("medusa_heads", spec.shape, functools.partial(build_medusa, spec)) for spec in MEDUSA[size]),
+        *(Case("kv_commit", spec.shape, functools.partial(build_commit, spec)) for spec in COMMIT[size]),
     ]
 
 
@@ -165,6 +193,46 @@ def build_medusa(spec: MedusaShape, device: torch.device) -> Prepared:
     twin = functools.partial(eager.medusa_heads, hidden, weight, bias, lm_head, spec.k, vocab_map)
     minimal = size_of(hidden, weight, bias, lm_head)
     return Prepared(run, lambda: run("fused"), twin, minimal, tolerance, compare)
+
+
+def build_commit(spec: CommitShape, device: torch.device) -> Prepared:
+    """A path of each sequence whose nodes all lie elsewhere than a chain's would; one cache tensor a layer."""
+    dtype, generator = TYPES[spec.dtype], torch.Generator(device).manual_seed(spec.batch)
+    depth, first = len(spec.path), 10
+    blocks = -(-(first + 2 + max(spec.path)) // BLOCK_SIZE)
+    order = torch.randperm(spec.batch * blocks, generator=generator, device=device)
+    block_tables = order.view(spec.batch, blocks).int()
+    shape = (spec.batch * blocks, BLOCK_SIZE, spec.kv_heads, spec.head_dim)
+    k_caches, v_caches = (
+        [torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(spec.layers)] for _ in "kv"
+    )
+    first_positions = torch.full((spec.batch,), first, dtype=torch.int64, device=device)
+    accepted = torch.tensor([spec.path] * spec.batch, dtype=torch.int32, device=device)
+    num_accepted = torch.full((spec.batch,), depth, dtype=torch.int32, device=device)
+    rules = (block_tables, first_positions, accepted, num_accepted)
+
+    def run(backend: Backend) -> Outputs:
+        own_k, own_v = ([layer.clone() for layer in caches] for caches in (k_caches, v_caches))
+        kv_commit(own_k, own_v, *rules, backend=backend)
+        return {"k_cache": torch.stack(own_k), "v_cache": torch.stack(own_v)}
+
+    positions = torch.arange(depth, device=device) + first + 1
+    targets = _slots(block_tables, positions.expand(spec.batch, depth))
+    sources = _slots(block_tables, accepted + first + 1)
+    twin = functools.partial(eager.kv_commit, k_caches, v_caches, sources, targets)
+    moved = spec.batch * depth * spec.kv_heads * spec.head_dim * k_caches[0].element_size()
+    # Read and written, keys and values.
+    minimal = 4 * spec.layers * moved
+
+    def timed() -> None:
+        kv_commit(k_caches, v_caches, *rules, backend="fused")
+
+    return Prepared(run, timed, twin, minimal, tolerance=0.0)
+
+
+def _slots(block_tables: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rows of a cache, blocks laid behind each other, that hold logical positions [B, n]; flat."""
+    return (block_tables.gather(1, positions.long() // BLOCK_SIZE) * BLOCK_SIZE + positions % BLOCK_SIZE).flatten()
 
 
 def _visible(parents: list[int]) -> torch.Tensor:

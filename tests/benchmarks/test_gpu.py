@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is published for Linux only")
 
 from benchmarks.gpu import LIMIT_S, LOG, SUMMARY, Part, parts, run_all, run_part, untested
-from benchmarks.gpu_decode import DEFINED, FUSED, PLAIN, Mode, Run, differences
+from benchmarks.gpu_decode_figures import DEFINED, FUSED, PLAIN, Mode, Run, differences
 
 PYTHON = sys.executable
 
