@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import structlog
@@ -126,8 +126,8 @@ class PlanClient:
         # A broadcast and a report's answer may arrive together: the older one must not come last.
         with self._accepting:
             held = self._held.plan
-            if _issue(plan) == _issue(held):
-                return
+            if plan == held:
+                return  # a controller whose ticks fail still answers: that does not make its plan younger
             refusal, age = self._judge(plan)
             if refusal is None:
                 if self._drafter in plan.blocked_drafters:
@@ -206,9 +206,10 @@ class PlanClient:
         return tuple([table[s.request.cohort] for s in decoding])
 
 
-def _issue(plan: Plan) -> tuple[int, int, float]:
-    return plan.epoch, plan.version, plan.issued_at
+_ISSUE = {"epoch", "version", "issued_at", "expires_at"}
+_CONTENT = tuple(field.name for field in fields(Plan) if field.name not in _ISSUE)
 
 
 def _says(plan: Plan) -> tuple[object, ...]:
-    return plan.k, plan.fallback, plan.survival, plan.price, plan.staged, plan.kill_switch, plan.blocked_drafters
+    """All that a K may depend on."""
+    return tuple(getattr(plan, name) for name in _CONTENT)
