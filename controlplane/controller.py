@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from types import MappingProxyType
 from typing import Protocol
 
+from controlplane.alerts import Alert, AlertBook, CanaryCheck
 from controlplane.decision.decide import CohortState, Decision, Reason, decide, k_by_load, observe
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import CohortPolicy, Policy
@@ -36,16 +37,26 @@ class Journal(Protocol):
 
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None: ...
 
+    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None: ...
+
 
 class Controller:
     """Decides K for every cohort and load bucket, once a tick, and publishes it as a plan.
 
     epoch: start of this controller, unix nanoseconds. first_version: version of its first plan; give the last known
     plus one, so that versions rise across restarts. plan_ttl_s: seconds for which a plan is valid after its tick.
+    alerts: those on record; what is active stays so.
     """
 
     def __init__(
-        self, policy: Policy, journal: Journal, *, epoch: int, first_version: int = 1, plan_ttl_s: float = 10.0
+        self,
+        policy: Policy,
+        journal: Journal,
+        *,
+        epoch: int,
+        first_version: int = 1,
+        plan_ttl_s: float = 10.0,
+        alerts: Iterable[Alert] = (),
     ) -> None:
         self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
         self._policy = policy
@@ -57,6 +68,7 @@ class Controller:
         self._decided: Counter[tuple[str, str]] = Counter()
         self._told: dict[tuple[str, int], tuple[int, Reason]] = {}
         self._journal_failures = 0
+        self._alerts = AlertBook.of(alerts)
         self._plan = self._draw(first_version, epoch / 1e9)
 
     @property
@@ -68,6 +80,11 @@ class Controller:
     def policy(self) -> Policy:
         """The policy in force."""
         return self._policy
+
+    @property
+    def alerts(self) -> AlertBook:
+        """The active alerts."""
+        return self._alerts
 
     @property
     def states(self) -> Mapping[str, CohortState]:
@@ -99,6 +116,8 @@ class Controller:
             self._refused["duplicate"] += 1
         else:
             self._pending.append(report)
+            for check in report.canary:
+                self._take_check(check)
         return self._plan
 
     def tick(self, now: float) -> Plan:
@@ -184,6 +203,52 @@ class Controller:
         ]
         self._publish((), decisions, now)
 
+    def _take_check(self, check: CanaryCheck) -> None:
+        """Wrong text blocks its drafter in the very answer to the report."""
+        problem = check.problem
+        if problem is not None:
+            self._refused[problem] += 1
+            log.warning("canary check of %s refused: %s", check.worker, problem)
+            return
+        self._alerts, alert = self._alerts.take(check)
+        if alert is not None:
+            log.error("alert %s: %s", alert.name, alert.detail)
+            self._obey_alerts(alert, f"canary: {alert.detail}", check.at)
+
+    def clear_alert(self, name: str, *, by: str, why: str, now: float) -> Alert:
+        """The alert as it ended; its drafter may draft again. Raises ValueError where none of that name is active."""
+        self._alerts, alert = self._alerts.clear(name, by=by, why=why, now=now)
+        self._obey_alerts(alert, f"alert {name} cleared by {by}: {why}", now)
+        return alert
+
+    def _obey_alerts(self, alert: Alert, sentence: str, now: float) -> None:
+        """Publish which drafters are blocked, at once. What was decided stands, so the version stays what it is."""
+        old, blocked = self._plan, self._alerts.blocked_drafters
+        decisions = []
+        if blocked != old.blocked_drafters:
+            # A moment later than the last issue, so that workers take it for the newer one.
+            self._plan = replace(old, issued_at=old.issued_at + 1e-6, blocked_drafters=blocked)
+            decisions = self._stopped_or_freed(old, alert.subject, sentence, now)
+            self._decided.update((decision.cohort, decision.reason.value) for decision in decisions)
+        try:
+            self._journal.alert(alert, decisions)
+        except Exception:
+            self._journal_failed()
+
+    def _stopped_or_freed(self, old: Plan, drafter: str, sentence: str, now: float) -> list[Decision]:
+        """For each cohort, the change of K under `drafter` at the lowest load at which there is one."""
+        decisions = []
+        for cohort in self._policy.cohorts:
+            for bucket, running in enumerate(LOAD_BUCKETS):
+                before, after = (
+                    plan.k_for(cohort.name, running, old.issued_at, drafter=drafter) for plan in (old, self._plan)
+                )
+                if before != after:
+                    decision = self._outside(cohort.name, bucket, before, after, Reason.CANARY, sentence, now)
+                    decisions.append(replace(decision, plan_version=self._plan.version))
+                    break
+        return decisions
+
     def _decided_buckets(self, cohort: str) -> list[tuple[int, int]]:
         """(index, bound) of the load buckets that the cohort was ever decided at, or the first."""
         cells = self._states[cohort].cells
@@ -221,6 +286,7 @@ class Controller:
             fallback={cohort.name: cohort.speculation.fallback for cohort in self._policy.cohorts},
             policy_revision=self._policy.revision,
             kill_switch=self._kill_switch,
+            blocked_drafters=self._alerts.blocked_drafters,
         )
 
     def _outside(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from controlplane.alerts import Alert
 from controlplane.controller import Controller
 from controlplane.decision.decide import Decision
 from controlplane.decision.plan import KillSwitch, Plan
@@ -21,6 +22,10 @@ from controlplane.telemetry import Report
 
 BY_PERSON = ("kill_switch",)
 """Reasons whose sentence says who ordered it, which a tick does not keep."""
+
+
+APART = ("canary",)
+"""Reasons that belong to no tick: a drafter is blocked beside the plan's K, which stays as it was decided."""
 
 
 class ReplayError(ValueError):
@@ -60,6 +65,9 @@ class KeptDecisions:
         self.decisions += decisions
 
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None:
+        pass
+
+    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None:
         pass
 
 
@@ -109,7 +117,7 @@ def replay(ticks: Iterable[RecordedTick], policies: Sequence[AppliedPolicy]) -> 
 
 def compare(stored: Iterable[DecisionRow], replayed: Iterable[DecisionRow]) -> list[Difference]:
     """Every decision that is not the same on both sides, by time. What only one side has is a difference, too."""
-    ours, theirs = ({_key(row): row for row in rows} for rows in (stored, replayed))
+    ours, theirs = ({_key(row): row for row in rows if row.reason not in APART} for rows in (stored, replayed))
     return [
         Difference(*key, stored=ours.get(key), replayed=theirs.get(key))
         for key in sorted({*ours, *theirs})

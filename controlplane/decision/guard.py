@@ -43,6 +43,7 @@ class Reason(StrEnum):
     PROBE_FAILED = "probe_failed"
     PROBE_ENDED = "probe_ended"
     KILL_SWITCH = "kill_switch"
+    CANARY = "canary"
     POLICY_APPLIED = "policy_applied"
 
 

@@ -103,10 +103,10 @@ class SqlJournal:
         with self._changed:
             self._add([rollout])
 
-    def alert(self, alert: Alert) -> None:
-        """An alert was raised, seen again or cleared."""
+    def alert(self, alert: Alert, decisions: Sequence[Decision] = ()) -> None:
+        """An alert was raised, seen again or cleared, and what that changed."""
         with self._changed:
-            self._add([alert])
+            self._add([alert, *decisions])
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all that was recorded before this call is written or lost; False after `timeout` seconds."""

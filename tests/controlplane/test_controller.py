@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.alerts import Alert
 from controlplane.controller import Controller, Journal, window_problem
 from controlplane.decision.decide import Decision, Reason
 from controlplane.decision.plan import Plan
@@ -44,6 +45,7 @@ class KeptJournal:
         self.decisions: list[Decision] = []
         self.plans: list[Plan] = []
         self.policies: list[tuple[Policy, str, str, float]] = []
+        self.alerts: list[Alert] = []
 
     def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
         self.reports += reports
@@ -53,12 +55,19 @@ class KeptJournal:
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None:
         self.policies.append((policy, by, why, now))
 
+    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None:
+        self.alerts.append(alert)
+        self.decisions += decisions
+
 
 class BrokenJournal:
     def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
         raise OSError("disk full")
 
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None:
+        raise OSError("disk full")
+
+    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None:
         raise OSError("disk full")
 
 
