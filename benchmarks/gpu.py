@@ -62,11 +62,11 @@ def parts(output: Path, device: str) -> tuple[Part, ...]:
     tests = (python, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}")
     folders = ("tests/kernels", "tests/benchmarks/test_kernels.py")
     return (
-        Part("environment", (python, "-m", "benchmarks.gpu_environment", "--device", device), 40),
+        Part("environment", (python, "-m", "benchmarks.gpu_environment", "--device", device), 30),
         Part("tests", (*tests, *folders), 150, check=None if is_cpu else lambda: untested(junit)),
-        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 170, interpreted),
-        Part("decode-float32", (*decode, "--dtype", "float32", *small), 60, interpreted),
-        Part("decode-bfloat16", (*decode, "--dtype", "bfloat16", *small), 55, interpreted),
+        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 190, interpreted),
+        Part("decode-float32", (*decode, "--dtype", "float32", *small), 52, interpreted),
+        Part("decode-bfloat16", (*decode, "--dtype", "bfloat16", *small), 52, interpreted),
     )
 
 

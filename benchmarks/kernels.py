@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ def kernels(
     op: Annotated[str | None, typer.Option(help="Only this operation, such as verify.")] = None,
     device: Annotated[str, typer.Option(help="auto (an accelerator), or cpu: check only, tiny, interpreted.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times that every implementation takes its turn.")] = 30,
-    compile: Annotated[bool, typer.Option(help="Time torch.compile of the eager twin too.")] = True,
+    compile_s: Annotated[float, typer.Option(min=0, help="Seconds after which torch.compile is not begun again.")] = 90,
     output: Annotated[Path | None, typer.Option(help="Rows are appended to this CSV.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -90,7 +91,11 @@ def kernels(
         from benchmarks.kernels_timing import copy_bytes_per_s
 
         copy_speed = copy_bytes_per_s()
-        rows = [timed_row(row, case, place, rounds, compile, copy_speed) for row, case in _bar(rows, chosen)]
+        ends = time.monotonic() + compile_s
+        rows = [
+            timed_row(row, case, place, rounds, case.is_aim and time.monotonic() < ends, copy_speed)
+            for row, case in _bar(rows, chosen)
+        ]
     copied = {"copy_gb_per_s": None if copy_speed is None else round(copy_speed / 1e9, 1)}
     if output is not None and not faults:
         from benchmarks.decode_figures import append_lines

@@ -40,11 +40,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One shape of one operation."""
+    """One shape of one operation. is_aim: a speed is aimed at, so torch.compile of its eager twin is timed too."""
 
     op: str
     shape: str
     build: Callable[[torch.device], Prepared] = field(repr=False)
+    is_aim: bool = False
 
 
 @functools.cache

@@ -53,6 +53,7 @@ FULL = (
     Logits("sample", 64, 0, 128256, "bf16", top_p=0.9),
     Logits("sample", 1, 0, 128256, "bf16"),
 )
+AIMS = (FULL[0], FULL[3], FULL[8])
 TINY = (
     Logits("verify", 3, 2, 300, "fp32"),
     Logits("verify", 3, 2, 300, "bf16", mode="greedy"),
@@ -70,7 +71,7 @@ def cases(size: Size) -> list[Case]:
     """See `benchmarks.kernels_cases.cases`."""
     builders = {"verify": build_verify, "verify_tree": build_tree, "sample": build_sample}
     return [
-        Case(spec.op, spec.shape, functools.partial(builders[spec.op], spec))
+        Case(spec.op, spec.shape, functools.partial(builders[spec.op], spec), spec in AIMS)
         for spec in (FULL if size == "full" else TINY)
     ]
 

@@ -106,14 +106,21 @@ COMMIT = {
     ),
     "tiny": (CommitShape(2, 3, 3, 64, "fp32", (1, 4, 20)),),
 }
+AIMS = (ATTENTION["full"][0], MEDUSA["full"][0], COMMIT["full"][0])
 
 
 def cases(size: Size) -> list[Case]:
     """See `benchmarks.kernels_cases.cases`."""
     return [
-        *(Case("attention", spec.shape, functools.partial(build_attention, spec)) for spec in ATTENTION[size]),
-        *(Case("medusa_heads", spec.shape, functools.partial(build_medusa, spec)) for spec in MEDUSA[size]),
-        *(Case("kv_commit", spec.shape, functools.partial(build_commit, spec)) for spec in COMMIT[size]),
+        *(
+            Case("attention", spec.shape, functools.partial(build_attention, spec), spec in AIMS)
+            for spec in ATTENTION[size]
+        ),
+        *(
+            Case("medusa_heads", spec.shape, functools.partial(build_medusa, spec), spec in AIMS)
+            for spec in MEDUSA[size]
+        ),
+        *(Case("kv_commit", spec.shape, functools.partial(build_commit, spec), spec in AIMS) for spec in COMMIT[size]),
     ]
 
 

@@ -1,0 +1,34 @@
+"""The corrections to Triton's interpreter: bfloat16 as PyTorch and accelerators have it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.interpreter import round_to_bfloat16, widen_bfloat16
+
+HARD = (0.0, -0.0, float("inf"), float("-inf"), 3.4e38, -3.4e38, 1e-40, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, 1.0 + 2.0**-7)
+
+
+def values() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(2000, generator=generator) * 10 ** torch.empty(2000).uniform_(-30, 30, generator=generator)
+    return torch.cat([torch.tensor(HARD), spread])
+
+
+def test_float32_rounds_to_the_nearest_bfloat16_and_ties_to_even() -> None:
+    expected = values().bfloat16().view(torch.int16).numpy().view(np.uint16)
+    np.testing.assert_array_equal(round_to_bfloat16(values().numpy()), expected)
+
+
+def test_bfloat16_widens_without_a_change() -> None:
+    narrow = values().bfloat16()
+    widened = widen_bfloat16(narrow.view(torch.int16).numpy().view(np.uint16))
+    np.testing.assert_array_equal(widened, narrow.float().numpy())
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF])
+def test_nan_stays_nan(bits: int) -> None:
+    nan = np.array([bits], dtype=np.uint32).view(np.float32)
+    assert np.isnan(widen_bfloat16(round_to_bfloat16(nan))).all()
