@@ -15,12 +15,14 @@ import sqlalchemy as sa
 import structlog
 from ray.exceptions import RayError
 
+from controlplane.alerts import Alert, AlertState
 from controlplane.controller import Controller
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
 from controlplane.settings import Settings
+from controlplane.store.alerts import alert_log
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.policies import PolicyEntry, last_of_file, policy_history
@@ -59,20 +61,23 @@ class Start:
     why: str = "start"
     last_epoch: int = 0
     file_revision: str | None = None
+    alerts: tuple[Alert, ...] = ()
 
 
 def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
     """Begin with the policy file; a controller that died and came back goes on as the journal says it was.
 
-    An operator's kill switch, or a policy applied over HTTP, must not vanish with a process.
+    An operator's kill switch, or a policy applied over HTTP, must not vanish with a process. An alert lasts until it is
+    cleared, whatever starts or ends.
     """
+    alerts = tuple(alert_log(engine, "active"))
     version, epoch = last_plan_version(engine), last_plan_epoch(engine)
     plan, applied = latest_plan(engine), policy_log(engine, limit=1)
     if not restarted or plan is None or not applied:
-        return Start(policy_text, version, last_epoch=epoch)
+        return Start(policy_text, version, last_epoch=epoch, alerts=alerts)
     kill_switch = cast("KillSwitch", plan.kill_switch)
     why = "restart of the controller"
-    return Start(applied[0].text, version, kill_switch, why, epoch, file_revision=last_of_file(engine, FILE))
+    return Start(applied[0].text, version, kill_switch, why, epoch, last_of_file(engine, FILE), alerts)
 
 
 def _was_restarted() -> bool:
@@ -112,6 +117,7 @@ class ControllerActor:
             epoch=self._epoch,
             first_version=start.last_version + 1,
             plan_ttl_s=settings.plan_ttl_s,
+            alerts=start.alerts,
         )
         file_revision = start.file_revision or parse_policy(policy_text, source=str(settings.policy)).revision
         watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
@@ -177,6 +183,7 @@ class ControllerActor:
                 self._journal.lost,
                 self._controller.refused,
                 self._has_stepped_down,
+                tuple(self._controller.alerts.active),
             ),
             self._policy.status(),
         )
@@ -189,6 +196,20 @@ class ControllerActor:
     async def policy_history(self, limit: int) -> list[PolicyEntry]:
         """Policies as they were put in force, newest first."""
         return await asyncio.to_thread(policy_history, self._engine, limit)
+
+    async def alerts(self, state: AlertState | None) -> list[Alert]:
+        """Newest first: the active ones as they are now, the others as they were stored."""
+        active = sorted(self._controller.alerts.active.values(), key=lambda alert: alert.last_seen, reverse=True)
+        ended = [] if state == "active" else await asyncio.to_thread(alert_log, self._engine, "cleared")
+        return [*(active if state != "cleared" else []), *ended]
+
+    async def clear_alert(self, name: str, by: str, why: str) -> tuple[Alert, Plan] | None:
+        """The alert as it ended and the plan after it, or None where none of that name is active. Raises SteppedDown."""
+        self._check_in_charge()
+        if name not in self._controller.alerts.active:
+            return None
+        alert = self._controller.clear_alert(name, by=by, why=why, now=time.time())
+        return alert, self._controller.plan
 
     async def set_kill_switch(self, mode: KillSwitch, by: str, why: str) -> Plan:
         """Raises SteppedDown."""
