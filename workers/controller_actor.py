@@ -204,7 +204,7 @@ class ControllerActor:
         return [*(active if state != "cleared" else []), *ended]
 
     async def clear_alert(self, name: str, by: str, why: str) -> tuple[Alert, Plan] | None:
-        """The alert as it ended and the plan after it, or None where none of that name is active. Raises SteppedDown."""
+        """The alert as it ended and the plan after it; None where none of that name is active. Raises SteppedDown."""
         self._check_in_charge()
         if name not in self._controller.alerts.active:
             return None
