@@ -285,6 +285,45 @@ def test_policy_apply_puts_a_file_in_force(kadence, ask, tmp_path) -> None:
         httpx.put(f"{kadence.url}/admin/policy", content=text, timeout=10)
 
 
+def test_a_saved_policy_file_is_obeyed_within_two_seconds_and_a_running_stream_goes_on(
+    kadence, ask, eventually
+) -> None:
+    file = kadence.home / "policies.yaml"
+    text = file.read_text()
+    stream = kadence.client("default").chat.completions.create(
+        model="smollm2-135m-instruct",
+        messages=[{"role": "user", "content": POEM_PROMPT}],
+        max_tokens=200,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    next(stream)
+
+    def planned() -> int:
+        return int(httpx.get(f"{kadence.url}/admin/plan", timeout=10).json()["k"]["repetitive"][0])
+
+    def view() -> Any:
+        return httpx.get(f"{kadence.url}/admin/policy?format=json", timeout=10).json()
+
+    try:
+        file.write_text(text.replace("start: 4, fallback: 2", "start: 2, fallback: 2"))
+        started = time.monotonic()
+        eventually(lambda: planned() == 2, within=10)
+        assert time.monotonic() - started < 2
+        version = httpx.get(f"{kadence.url}/admin/plan", timeout=10).json()["version"]
+        eventually(lambda: kadence.metric("kadence_plan_version") >= version, within=5)
+        assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 2
+        assert (view()["applied_by"], view()["file_problems"]) == ("policy file", [])
+        file.write_text(text.replace("start: 4, fallback: 2", "start: 3, fallback: 2"))
+        eventually(lambda: view()["file_problems"], within=10)
+        assert planned() == 2
+    finally:
+        file.write_text(text)
+    assert list(stream)[-1].usage.completion_tokens == 200
+    eventually(lambda: planned() == 4, within=10)
+
+
 def test_a_frozen_controller_leaves_serving_up_on_the_fallback_k(kadence, ask, eventually) -> None:
     pid = kadence.pid_of("ray::ControllerActor")
     os.kill(pid, signal.SIGSTOP)
