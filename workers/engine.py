@@ -120,10 +120,11 @@ class Engine:
     def rehearse(self, size: StepSize) -> StepTime | None:
         """Run one step of that size on made-up sequences and say what it took: nothing is counted, nothing remains.
 
-        None, and no step, while there is work or too few slots are free.
+        None, and no step, while there is work, too few slots are free, or the drafter must not run.
         """
         kv = self.target.runner.kv
-        if self.has_work or kv.num_slots - kv.used < size.sequences:
+        is_forbidden = size.k > 0 and self.plan_client.is_drafter_off
+        if self.has_work or is_forbidden or kv.num_slots - kv.used < size.sequences:
             return None
         slots = [kv.allocate() for _ in range(size.sequences)]
         sequences = scratch_sequences(size, slots, self.target.runner.vocab_size, self._tokenizer)

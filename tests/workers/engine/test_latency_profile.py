@@ -169,6 +169,13 @@ def test_nothing_is_measured_beside_requests(make_engine, ask) -> None:
     assert engine.rehearse(StepSize(1, 0, 16)) is None
 
 
+def test_a_drafter_that_was_switched_off_is_not_measured(make_engine) -> None:
+    engine = make_engine(4)
+    engine.plan_client.block_drafter()
+    assert engine.rehearse(StepSize(1, 4, 16)) is None
+    assert engine.rehearse(StepSize(1, 0, 16)) is not None
+
+
 def test_a_slot_that_is_in_use_is_not_touched(make_engine) -> None:
     engine = make_engine(4, slots=2)
     engine.target.runner.kv.allocate()
