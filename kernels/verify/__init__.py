@@ -8,7 +8,7 @@ from kernels.filters.limits import limits_of
 from kernels.launch import Backend, BackendUnavailable, choose_backend
 from kernels.verify import naive, noise
 from kernels.verify.noise import Purpose, uniform
-from kernels.verify.verdict import GREEDY_BELOW, Chains, Verdict
+from kernels.verify.verdict import GREEDY_BELOW, Chains, Rule, Verdict
 
 __all__ = ["GREEDY_BELOW", "BackendUnavailable", "Purpose", "Verdict", "gumbel_noise", "uniform", "verify_chain"]
 
@@ -26,6 +26,7 @@ def verify_chain(
     top_k: torch.Tensor | None = None,
     top_p: torch.Tensor | None = None,
     min_p: torch.Tensor | None = None,
+    rule: Rule = "token",
     backend: Backend = "auto",
     max_k: int | None = None,
 ) -> Verdict:
@@ -45,6 +46,9 @@ def verify_chain(
     temperature (`kernels.filters` has the rule, and what ties do); 0, 1 and 0 are off, None is off for all. They agree
     with `workers.sampling.restrict` but for tokens of equal score at the edge, which all stay here, and for a nucleus
     whose mass meets top_p to seven digits. draft_logits must be what the drafter sampled from, hence filtered before.
+    rule: of unseeded rows. "token" accepts one token after the other (Leviathan et al. 2023). "block" weighs the whole
+    chain and keeps its longest prefix that passes (Sun et al. 2025, Block Verification, algorithm 2): the same law, at
+    least as many tokens, one more pass over the drafted rows.
     max_k: longest chain, if the caller knows it; without it a device tensor costs one synchronisation.
 
     Raises ValueError for arguments that do not fit together, BackendUnavailable for a named backend that cannot run.
@@ -53,7 +57,17 @@ def verify_chain(
         max_k = int(cu_draft.diff().max()) if cu_draft.ndim == 1 and len(cu_draft) > 1 else 0
     limits = limits_of(top_k, top_p, min_p, temperature)
     chains = Chains(
-        target_logits, draft_token_ids, draft_logits, cu_draft, temperature, seeds, positions, coupled, max_k, limits
+        target_logits,
+        draft_token_ids,
+        draft_logits,
+        cu_draft,
+        temperature,
+        seeds,
+        positions,
+        coupled,
+        max_k,
+        limits,
+        rule,
     )
     if choose_backend(backend, target_logits.device) == "naive":
         return naive.verify_chain(chains)

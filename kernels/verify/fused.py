@@ -1,4 +1,7 @@
-"""Chain verification in Triton: four launches and five more for filters; no [rows, V] tensor, no synchronisation."""
+"""Chain verification in Triton: four launches, five more for filters, three more for the block rule.
+
+No [rows, V] tensor is written, and nothing is read back.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import triton
 
 from kernels.filters import fused as filters
 from kernels.verify.fused_rows import NUM_PLANES
-from kernels.verify.launches import DTYPE_PAIRS, finish_launch, logits_launch
+from kernels.verify.launches import DTYPE_PAIRS, logits_launch, merge_launch
 from kernels.verify.shapes import BLOCK
 from kernels.verify.verdict import Chains, Verdict
 
@@ -44,6 +47,7 @@ def verify_chain(chains: Chains) -> Verdict:
         thresholds = filters.row_thresholds(target, chains.cu_draft, chains.temperature, inverse_temperature, limits)
     target_rows = (target, target.stride(0), thresholds, int(limits is not None))
     rules = (chains.cu_draft, chains.temperature, inverse_temperature, chains.seeds, chains.positions, chains.coupled)
+    scales, is_block_rule = normalisers, chains.rule == "block"
     shape = (target.dtype, draft.dtype if has_draft_logits else None)
 
     logits_launch("statistics", *shape).run(
@@ -53,14 +57,32 @@ def verify_chain(chains: Chains) -> Verdict:
     logits_launch("accept", *shape).run(
         (batch,), num_accepted, token_ids, token_ids.stride(0), overlap, normalisers, normalisers.stride(0),
         statistics, best_tokens, *target_rows, chains.draft_token_ids, draft, draft.stride(0), *rules,
-        vocab_size, num_blocks, statistics.stride(0), width,
+        vocab_size, num_blocks, statistics.stride(0), width, int(not is_block_rule),
     )  # fmt: skip
+    if is_block_rule:
+        scales = torch.empty(num_rows, dtype=torch.float32, device=device)
+        masses = torch.empty((num_rows, num_blocks), dtype=torch.float32, device=device)
+        logits_launch("block_scale", *shape).run(
+            (batch,), scales, masses, overlap, normalisers, normalisers.stride(0), statistics, *target_rows,
+            chains.draft_token_ids, draft, draft.stride(0), chains.cu_draft, chains.temperature, inverse_temperature,
+            chains.coupled, vocab_size, num_blocks, statistics.stride(0),
+        )  # fmt: skip
+        if has_draft_logits:
+            logits_launch("block_mass", *shape).run(
+                (num_rows, num_blocks), masses, scales, normalisers, normalisers.stride(0), *target_rows, draft,
+                draft.stride(0), chains.cu_draft, chains.temperature, inverse_temperature, chains.coupled, batch,
+                vocab_size, num_blocks,
+            )  # fmt: skip
+        merge_launch("block_accept", has_draft_logits).run(
+            (batch,), num_accepted, token_ids, token_ids.stride(0), overlap, scales, masses, chains.draft_token_ids,
+            chains.cu_draft, chains.temperature, chains.seeds, chains.positions, chains.coupled, num_blocks,
+        )  # fmt: skip
     logits_launch("resample", *shape).run(
-        (num_rows, num_blocks), partial_overlap, scores, resampled, scores.stride(0), num_accepted, normalisers,
-        normalisers.stride(0), *target_rows, chains.draft_token_ids, draft, draft.stride(0), *rules, batch, vocab_size,
-        num_blocks,
+        (num_rows, num_blocks), partial_overlap, scores, resampled, scores.stride(0), num_accepted, scales,
+        int(is_block_rule), normalisers, normalisers.stride(0), *target_rows, chains.draft_token_ids, draft,
+        draft.stride(0), *rules, batch, vocab_size, num_blocks,
     )  # fmt: skip
-    finish_launch(has_draft_logits).run(
+    merge_launch("finish", has_draft_logits).run(
         (batch,), token_ids, token_ids.stride(0), overlap, partial_overlap, scores, resampled, scores.stride(0),
         num_accepted, chains.cu_draft, chains.temperature, chains.coupled, num_blocks,
     )  # fmt: skip

@@ -97,7 +97,9 @@ def verify_statistics_kernel(
                 store_max_and_sum(statistics_ptr + DRAFT_MAX * plane_stride, plane_stride, cell, draft_scores)
 
 
-@triton.jit(do_not_specialize=["normaliser_stride", "plane_stride", "width", "token_stride", "has_thresholds"])
+@triton.jit(
+    do_not_specialize=["normaliser_stride", "plane_stride", "width", "token_stride", "has_thresholds", "walks_unseeded"]
+)
 def verify_accept_kernel(
     num_accepted_ptr,
     token_ptr,
@@ -124,6 +126,7 @@ def verify_accept_kernel(
     num_blocks,
     plane_stride,
     width,
+    walks_unseeded,
     HAS_DRAFT_LOGITS: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
@@ -142,7 +145,7 @@ def verify_accept_kernel(
     for j in range(k):
         tl.store(overlap_ptr + start + j, float("nan"))
     accepted = k * 0
-    walking = k > 0
+    walking = (k > 0) & (is_own_choice | (walks_unseeded != 0))
     while walking:
         row = start + b + accepted
         draft = tl.load(draft_token_ptr + start + accepted)
@@ -190,13 +193,15 @@ def verify_accept_kernel(
         tl.store(token_row + k, token.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["batch", "score_stride", "normaliser_stride", "has_thresholds"])
+@triton.jit(do_not_specialize=["batch", "score_stride", "normaliser_stride", "has_thresholds", "has_scales"])
 def verify_resample_kernel(
     partial_overlap_ptr,
     score_ptr,
     best_token_ptr,
     score_stride,
     num_accepted_ptr,
+    scale_ptr,
+    has_scales,
     normaliser_ptr,
     normaliser_stride,
     target_ptr,
@@ -245,7 +250,9 @@ def verify_resample_kernel(
                 draft_scores = load_scores(draft_row, tokens, vocab_size, inverse_temperature)
                 draft_probs = tl.exp(draft_scores - tl.load(normaliser_ptr + normaliser_stride + row))
                 tl.store(partial_overlap_ptr + cell, tl.sum(tl.minimum(target_probs, draft_probs), 0))
-                residual = tl.maximum(target_probs - draft_probs, 0.0)
+                # 1 but for block verification, whose walk left a scale before every row.
+                scale = tl.load(scale_ptr + row, mask=has_scales != 0, other=1.0)
+                residual = tl.maximum(scale * target_probs - draft_probs, 0.0)
             else:
                 draft = tl.load(draft_token_ptr + row - b)
                 residual = tl.where(tokens == draft, 0.0, target_probs)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+from itertools import product
 from typing import Any
 
 import torch
 
 from kernels.launch import NARROW_WARPS, WIDE_WARPS, Launch
+from kernels.verify.fused_block_rule import (
+    verify_block_accept_kernel,
+    verify_block_mass_kernel,
+    verify_block_scale_kernel,
+)
 from kernels.verify.fused_kernels import (
     verify_accept_kernel,
     verify_finish_kernel,
@@ -20,22 +26,26 @@ from kernels.verify.shapes import BATCH_BLOCK, BLOCK, BLOCKS, TYPE_NAMES
 _POINTERS = {
     "statistics_ptr": "*fp32", "overlap_ptr": "*fp32", "partial_overlap_ptr": "*fp32", "score_ptr": "*fp32",
     "normaliser_ptr": "*fp32", "noise_ptr": "*fp32", "temperature_ptr": "*fp32", "inverse_temperature_ptr": "*fp32",
-    "threshold_ptr": "*fp32", "best_token_ptr": "*i32", "cu_draft_ptr": "*i32", "num_accepted_ptr": "*i32",
-    "seed_ptr": "*i64", "position_ptr": "*i64", "token_ptr": "*i64", "draft_token_ptr": "*i64", "coupled_ptr": "*i1",
+    "threshold_ptr": "*fp32", "scale_ptr": "*fp32", "mass_ptr": "*fp32", "best_token_ptr": "*i32",
+    "cu_draft_ptr": "*i32", "num_accepted_ptr": "*i32", "seed_ptr": "*i64", "position_ptr": "*i64", "token_ptr": "*i64",
+    "draft_token_ptr": "*i64", "coupled_ptr": "*i1",
 }  # fmt: skip
 _CONSTANTS = {"BLOCK": BLOCK, "BLOCKS": BLOCKS, "BATCH_BLOCK": BATCH_BLOCK}
 _OVER_LOGITS = {
     "statistics": (verify_statistics_kernel, WIDE_WARPS),
     "accept": (verify_accept_kernel, NARROW_WARPS),
     "resample": (verify_resample_kernel, WIDE_WARPS),
+    "block_scale": (verify_block_scale_kernel, NARROW_WARPS),
+    "block_mass": (verify_block_mass_kernel, WIDE_WARPS),
 }
+_MERGES = {"finish": verify_finish_kernel, "block_accept": verify_block_accept_kernel}
 DTYPE_PAIRS = tuple((target, draft) for target in TYPE_NAMES for draft in dict.fromkeys((None, target, torch.float32)))
 """Target and draft logits: none, of one type, or a drafter that keeps float32."""
 
 
 @functools.cache
 def logits_launch(stage: str, target: torch.dtype, draft: torch.dtype | None) -> Launch:
-    """How a stage that reads logits is launched: "statistics", "accept" or "resample"; `draft` is None without them."""
+    """How a stage that reads logits is launched: see _OVER_LOGITS; `draft` is None without them."""
     kernel, num_warps = _OVER_LOGITS[stage]
     name = f"verify_{stage}/{TYPE_NAMES[target]}/draft-{TYPE_NAMES[draft] if draft else 'none'}"
     types = {"target_ptr": f"*{TYPE_NAMES[target]}", "draft_ptr": f"*{TYPE_NAMES[draft or target]}"}
@@ -43,10 +53,10 @@ def logits_launch(stage: str, target: torch.dtype, draft: torch.dtype | None) ->
 
 
 @functools.cache
-def finish_launch(has_draft_logits: bool) -> Launch:
-    """How the blocks of the second look are merged."""
-    name = f"verify_finish/{'draft-logits' if has_draft_logits else 'draft-none'}"
-    return _launch(name, verify_finish_kernel, NARROW_WARPS, {}, {"HAS_DRAFT_LOGITS": has_draft_logits})
+def merge_launch(stage: str, has_draft_logits: bool) -> Launch:
+    """How the blocks of a second look are merged: "finish" or "block_accept"."""
+    name = f"verify_{stage}/{'draft-logits' if has_draft_logits else 'draft-none'}"
+    return _launch(name, _MERGES[stage], NARROW_WARPS, {}, {"HAS_DRAFT_LOGITS": has_draft_logits})
 
 
 @functools.cache
@@ -57,8 +67,12 @@ def noise_launch() -> Launch:
 
 def launches() -> tuple[Launch, ...]:
     """All of them."""
-    over_logits = (logits_launch(stage, *pair) for stage in _OVER_LOGITS for pair in DTYPE_PAIRS)
-    return (*over_logits, finish_launch(True), finish_launch(False), noise_launch())
+    over_logits = (
+        logits_launch(stage, *pair)
+        for stage, pair in product(_OVER_LOGITS, DTYPE_PAIRS)
+        if stage != "block_mass" or pair[1] is not None
+    )
+    return (*over_logits, *(merge_launch(*shape) for shape in product(_MERGES, (True, False))), noise_launch())
 
 
 def _launch(name: str, kernel: Any, num_warps: int, types: dict[str, str], switches: dict[str, bool]) -> Launch:

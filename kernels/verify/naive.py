@@ -74,6 +74,8 @@ def verify_chain(chains: Chains) -> Verdict:
             emitted.append(_walk_greedy(chain))
         elif coupled[b]:
             emitted.append(_walk_coupled(chain))
+        elif chains.rule == "block":
+            emitted.append(_walk_block(chain))
         else:
             emitted.append(_walk_rejection(chain))
     width = chains.max_k + 1
@@ -134,15 +136,54 @@ def _walk_rejection(chain: _Chain) -> list[int]:
         target_probs, draft_probs = chain.target_probs(j), chain.draft_probs(j)
         chain.overlap[j] = _overlap(target_probs, draft_probs, draft)
         if not _accepts(target_probs, draft_probs, draft, chain.uniforms[j]):
-            residual = _residual(target_probs, draft_probs, draft)
-            # By rounding alone: a rejection that was next to impossible leaves nothing above the draft's probability.
-            weights = residual if bool((residual > 0).any()) else target_probs
-            emitted.append(_argmax(weights.log() + chain.noise(j, Purpose.RESAMPLE)))
+            emitted.append(_recovered(chain, j, scale=1.0))
             return emitted
         emitted.append(draft)
+    return [*emitted, _bonus(chain)]
+
+
+def _walk_block(chain: _Chain) -> list[int]:
+    """Keep the longest prefix that passes its own test; the tests are of whole prefixes, so that a weak token may stand
+    for the sake of strong ones around it.
+
+    Sun et al. 2025 (Block Verification), algorithm 2: again the target's distribution whatever the drafter's is.
+    """
+    draft_ids, k = chain.draft_token_ids, len(chain.draft_token_ids)
+    target_rows, draft_rows = ([read(j) for j in range(k)] for read in (chain.target_probs, chain.draft_probs))
+    kept, kept_scale, scale = 0, 1.0, 1.0
+    for i, (draft, u) in enumerate(zip(draft_ids, chain.uniforms, strict=True), start=1):
+        draft_probs = draft_rows[i - 1]
+        draft_prob = 1.0 if draft_probs is None else float(draft_probs[draft])
+        scale = _joint_scale(scale, float(target_rows[i - 1][draft]), draft_prob)
+        # The chance is mass / (mass + 1 - scale) before the end of the block, and the scale itself at the end.
+        mass = float(_residual(target_rows[i], draft_rows[i], draft_ids[i], scale).sum()) if i < k else scale
+        if u * (mass + (1.0 - scale)) < mass:
+            kept, kept_scale = i, scale
+    for j in range(min(kept + 1, k)):
+        chain.overlap[j] = _overlap(target_rows[j], draft_rows[j], draft_ids[j])
+    last = _bonus(chain) if kept == k else _recovered(chain, kept, kept_scale)
+    return [*draft_ids[:kept], last]
+
+
+def _joint_scale(scale: float, target_prob: float, draft_prob: float) -> float:
+    """p_i = min(p_(i-1) * target_prob / draft_prob, 1): how far the target stands behind the prefix as a whole."""
+    if scale == 0.0 or target_prob == 0.0:  # nothing behind a token that the target masks
+        return 0.0
+    return 1.0 if scale * target_prob >= draft_prob else scale * target_prob / draft_prob
+
+
+def _recovered(chain: _Chain, j: int, scale: float) -> int:
+    """Sample what the target has above the draft at position j."""
+    target_probs, draft = chain.target_probs(j), chain.draft_token_ids[j]
+    residual = _residual(target_probs, chain.draft_probs(j), draft, scale)
+    # By rounding alone: a rejection that was next to impossible leaves nothing above the draft's probability.
+    weights = residual if bool((residual > 0).any()) else target_probs
+    return _argmax(weights.log() + chain.noise(j, Purpose.RESAMPLE))
+
+
+def _bonus(chain: _Chain) -> int:
     k = len(chain.draft_token_ids)
-    emitted.append(_argmax(chain.target_scores(k) + chain.noise(k, Purpose.RESAMPLE)))
-    return emitted
+    return _argmax(chain.target_scores(k) + chain.noise(k, Purpose.RESAMPLE))
 
 
 def _accepts(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, u: float) -> bool:
@@ -151,11 +192,13 @@ def _accepts(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft
     return u * draft_prob < float(target_probs[draft])
 
 
-def _residual(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int) -> torch.Tensor:
-    """max(target_probs - draft_probs, 0), not normalised: an argmax under Gumbel noise does not need it."""
+def _residual(
+    target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, scale: float = 1.0
+) -> torch.Tensor:
+    """max(scale * target_probs - draft_probs, 0), not normalised: an argmax under Gumbel noise does not need it."""
     if draft_probs is None:
-        return target_probs.index_fill(0, torch.tensor([draft], device=target_probs.device), 0.0)
-    return (target_probs - draft_probs).clamp(min=0.0)
+        return (scale * target_probs).index_fill(0, torch.tensor([draft], device=target_probs.device), 0.0)
+    return (scale * target_probs - draft_probs).clamp(min=0.0)
 
 
 def _overlap(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int) -> torch.Tensor:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from kernels.filters import Limits
 from kernels.verify.shapes import MAX_VOCAB
 
+Rule = Literal["token", "block"]
+RULES: tuple[Rule, ...] = ("token", "block")
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Below this temperature logits / temperature may overflow float32; such a row is greedy, as temperature 0 is.
 GREEDY_BELOW = 1e-5
@@ -44,8 +47,11 @@ class Chains:
     coupled: torch.Tensor
     max_k: int
     limits: Limits | None = None
+    rule: Rule = "token"
 
     def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"rule is {self.rule!r}; use one of {', '.join(RULES)}")
         self._check_types()
         self._check_shapes()
         # Reading values of a device tensor would stall the stream, so only host tensors are checked further.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +22,11 @@ PROMPT = 0
 FAIR, DAMNING = 1e-3, 1e-9
 
 
-def decode(n: int, k: int, *, drafted: str, coupled: bool = False) -> torch.Tensor:
+def decode(n: int, k: int, *, drafted: str, coupled: bool = False, **options: Any) -> torch.Tensor:
     """Emit LENGTH tokens for each of `n` seeds by draft-verify steps of `k`; [n, LENGTH].
 
-    drafted: "sampled" from DRAFT, or "ngram", the most likely token of DRAFT without draft logits.
+    drafted: "sampled" from DRAFT, or "ngram", the most likely token of DRAFT without draft logits. options: rule,
+    backend.
     """
     text = torch.full((n, LENGTH + k + 2), PROMPT)
     length = torch.ones(n, dtype=torch.int64)
@@ -48,6 +50,7 @@ def decode(n: int, k: int, *, drafted: str, coupled: bool = False) -> torch.Tens
             unfinished,
             length[unfinished],
             torch.full((len(unfinished),), coupled),
+            **options,
         )
         for i, tokens in zip(unfinished.tolist(), verdict.token_ids.tolist(), strict=True):
             emitted = [t for t in tokens if t >= 0]
