@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from controlplane.alerts import Alert
 from controlplane.decision.plan import Plan
 from controlplane.store.engine import one_line, writing
-from controlplane.store.rows import PolicyApplied, Ticked, WindowSeen
+from controlplane.store.rows import ControlTold, PolicyApplied, Ticked, WindowSeen
 from controlplane.store.write import Item, write_items
 from controlplane.telemetry import Report
 
@@ -97,6 +97,11 @@ class SqlJournal:
         """A policy was put in force at `now` (unix seconds)."""
         with self._changed:
             self._add([PolicyApplied(policy, by, why, now)])
+
+    def told(self, kind: str, value: dict[str, Any], *, epoch: int, at: float) -> None:
+        """The controller was told something that its later decisions depend on (models.ControlEvent)."""
+        with self._changed:
+            self._add([ControlTold(epoch, at, kind, value)])
 
     def rollout_changed(self, rollout: Rollout) -> None:
         """A staged rollout began or ended."""

@@ -45,7 +45,7 @@ class Window(Base):
     seconds_ns = sum of the cohorts' attributed_ns + idle_ns, and energy_uj = sum of their attributed_uj + idle_uj,
     exactly. latency: list of [sequences, positions, steps, seconds, context, draft_seconds]. profile: list of
     [sequences, k, context, seconds, draft_seconds]. tick_at: the tick that took the window in (Tick.at). A row of
-    before revision 0002 has neither of the two, and the first four of latency.
+    before revision 0002 has none of these, and the first four of latency. busy_s: as reported, to replay it exactly.
     """
 
     __tablename__ = "window"
@@ -76,6 +76,7 @@ class Window(Base):
     latency: Mapped[list[Any]]
     profile: Mapped[list[Any] | None]
     tick_at: Mapped[float | None]
+    busy_s: Mapped[float | None]
 
 
 class WindowCohort(Base):
@@ -249,6 +250,23 @@ class Tick(Base):
     plan_version: Mapped[int]
     policy_revision: Mapped[str]
     kill_switch: Mapped[str]
+
+
+class ControlEvent(Base):
+    """What else a controller was told, so that a replay can tell it again. `at` is between two of its ticks, or one.
+
+    kind and value: rates, {"per_second", "per_joule"}, in force for the ticks after `at`; resume, {"k": cohort -> K by
+    load, "windows": [[worker, epoch, sequence], ...]}, at the very tick.
+    """
+
+    __tablename__ = "control_event"
+    __table_args__ = (UniqueConstraint("epoch", "at", "kind"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    epoch: Mapped[int]
+    at: Mapped[float]
+    kind: Mapped[str]
+    value: Mapped[dict[str, Any]]
 
 
 class AlertEntry(Base):

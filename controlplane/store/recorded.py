@@ -163,7 +163,7 @@ def _window(row: Mapping[Any, Any], identity: WindowId, cohorts: tuple[CohortWin
             "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
     return WorkerWindow(
         id=identity,
-        busy_s=row["busy_ns"] / 1e9,
+        busy_s=row["busy_ns"] / 1e9 if row["busy_s"] is None else row["busy_s"],
         cohorts=cohorts,
         latency=tuple(LatencyCell(*cell) for cell in row["latency"]),
         profile=tuple(ProfileCell(*cell) for cell in row["profile"] or ()),

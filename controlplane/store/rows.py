@@ -44,6 +44,16 @@ class Ticked:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class ControlTold:
+    """Something else that a controller was told (models.ControlEvent)."""
+
+    epoch: int
+    at: float
+    kind: str
+    value: dict[str, Any]
+
+
 def _text(written: str) -> str:
     """What a person wrote, without NUL: PostgreSQL stores none, and would refuse the row."""
     return written.replace("\0", "")
@@ -81,6 +91,7 @@ def window_row(seen: WindowSeen) -> Row:
         "latency": [list(cell) for cell in window.latency],
         "profile": [list(cell) for cell in window.profile],
         "tick_at": seen.at,
+        "busy_s": window.busy_s,
     }
 
 
@@ -184,6 +195,10 @@ def policy_row(applied: PolicyApplied) -> Row:
         "why": _text(applied.why),
         "text": applied.policy.text,
     }
+
+
+def event_row(told: ControlTold) -> Row:
+    return {"epoch": told.epoch, "at": told.at, "kind": told.kind, "value": told.value}
 
 
 def rollout_row(rollout: Rollout) -> Row:

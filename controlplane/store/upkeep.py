@@ -11,6 +11,7 @@ from controlplane.store.models import (
     AlertEntry,
     Base,
     CanaryResult,
+    ControlEvent,
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
@@ -32,6 +33,7 @@ TABLES: tuple[type[Base], ...] = (
     PolicyRollout,
     PriceEntry,
     Tick,
+    ControlEvent,
     CanaryResult,
     AlertEntry,
 )

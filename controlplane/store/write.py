@@ -16,6 +16,7 @@ from controlplane.store.models import (
     AlertEntry,
     Base,
     CanaryResult,
+    ControlEvent,
     DecisionEntry,
     PlanEntry,
     PolicyRevision,
@@ -26,12 +27,14 @@ from controlplane.store.models import (
     WindowCohort,
 )
 from controlplane.store.rows import (
+    ControlTold,
     PolicyApplied,
     Row,
     Ticked,
     WindowSeen,
     cohort_rows,
     decision_row,
+    event_row,
     plan_row,
     policy_row,
     request_row,
@@ -44,7 +47,9 @@ from controlplane.telemetry import RequestRecord
 if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
 
-Item: TypeAlias = Union[WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, Rollout, CanaryCheck, Alert, "Decision"]
+Item: TypeAlias = Union[
+    WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, Rollout, ControlTold, CanaryCheck, Alert, "Decision"
+]
 """What the journal stores; one item is one row, but a window also has one per cohort."""
 
 
@@ -62,12 +67,15 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
     plans: list[Row] = []
     policies: list[Row] = []
     rollouts: list[Row] = []
+    events: list[Row] = []
     checks: list[Row] = []
     alerts: list[Row] = []
     for item in items:
         match item:
             case WindowSeen():
                 windows.append(item)
+            case ControlTold():
+                events.append(event_row(item))
             case Ticked():
                 ticks.append(tick_row(item))
             case RequestRecord():
@@ -91,6 +99,7 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
         (DecisionEntry, decisions),
         (PolicyRevision, policies),
         (Tick, ticks),
+        (ControlEvent, events),
         (CanaryResult, checks),
     ):
         if rows:

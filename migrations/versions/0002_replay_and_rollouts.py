@@ -48,18 +48,31 @@ def upgrade() -> None:
         sa.Column("kill_switch", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("epoch", "at", name=op.f("pk_tick")),
     )
+    op.create_table(
+        "control_event",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("value", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_control_event")),
+        sa.UniqueConstraint("epoch", "at", "kind", name=op.f("uq_control_event_epoch_at_kind")),
+    )
     with op.batch_alter_table("decision") as batch:
         batch.drop_constraint(OLD_KEY, type_="unique")
         batch.create_unique_constraint(NEW_KEY, ["at", "cohort", "load_bucket", "plan_version", "policy_revision"])
     # Added in place: rebuilding a table of windows would cascade to their cohorts on SQLite.
     op.add_column("window", sa.Column("profile", sa.JSON(), nullable=True))
     op.add_column("window", sa.Column("tick_at", sa.Double(), nullable=True))
+    op.add_column("window", sa.Column("busy_s", sa.Double(), nullable=True))
     op.add_column("window_cohort", sa.Column("shadow", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
     op.drop_column("window_cohort", "shadow")
+    op.drop_column("window", "busy_s")
     op.drop_column("window", "tick_at")
+    op.drop_table("control_event")
     op.drop_column("window", "profile")
     # Of decisions of two policies in one tick, the older key has room for one.
     op.execute(
