@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import time
 
 import pytest
 import structlog
 
 import workers.verifier
+from controlplane.controller import Controller
 from controlplane.decision.plan import Plan
+from controlplane.policy import parse_policy
 from kernels.verify import Verdict
 from workers.canary import Canary
 from workers.engine_loop import EngineLoop
-from workers.plan_client import PlanClient
+from workers.plan_client import PlanClient, unplanned
+from workers.reporter import Reporter
 
 REQUESTS_MOST = 10
 LONG_S = 20.0
@@ -25,11 +29,18 @@ TICK_S = 60.0
 class Running:
     """An EngineLoop with a canary on a real thread, asked one request at a time."""
 
-    def __init__(self, engine, ask):
+    def __init__(self, engine, ask, tick_s=TICK_S, canary=True):
         self.engine, self.ask = engine, ask
         engine.plan_client = PlanClient(engine.plan_client.plan, time.time, drafter=engine.meter.drafter)
         self.chunks, self.reports = queue.SimpleQueue(), queue.SimpleQueue()
-        self.loop = EngineLoop(engine, self.chunks.put, self.reports.put, TICK_S, canary=Canary(engine, 0.5))
+        self.report_to = self.reports.put
+        self.loop = EngineLoop(
+            engine,
+            self.chunks.put,
+            lambda report: self.report_to(report),
+            tick_s,
+            canary=Canary(engine, 0.5) if canary else None,
+        )
         self.loop.start()
         self.numbers = itertools.count()
 
@@ -46,8 +57,8 @@ class Running:
 def run(make_engine, ask):
     running = []
 
-    def start(*args, **kwargs):
-        running.append(Running(make_engine(*args, **kwargs, clock=time.time), ask))
+    def start(*args, tick_s=TICK_S, canary=True, **kwargs):
+        running.append(Running(make_engine(*args, **kwargs, clock=time.time), ask, tick_s, canary))
         return running[-1]
 
     yield start
@@ -115,3 +126,76 @@ def test_right_text_goes_on_being_drafted(run, prompts) -> None:
     assert records[-1].draft_tokens > 0
     assert checks
     assert {check.verdict for check in checks} == {"same"}
+
+
+POLICY = parse_policy("""
+version: 1
+cohorts:
+  - {name: default, match: {}, speculation: {tuner: fixed, ladder: [0, 4], start: 4, fallback: 4}}
+""")
+
+
+class NoJournal:
+    def record(self, *args):
+        pass
+
+    def policy_applied(self, *args):
+        pass
+
+    def alert(self, *args):
+        pass
+
+
+class Fleet:
+    """Workers with reporters of their own, and one controller; a call at a time, as an actor's are."""
+
+    def __init__(self, run):
+        self.controller = Controller(POLICY, NoJournal(), epoch=time.time_ns(), plan_ttl_s=60.0)
+        self.lock, self.run, self.reporters = threading.Lock(), run, []
+
+    def send(self, reports):
+        with self.lock:
+            for report in reports:
+                self.controller.observe(report)
+            return self.controller.plan
+
+    def worker(self, canary):
+        running = self.run(4, "draft", eos=(), tick_s=0.1, canary=canary)
+        client = PlanClient(unplanned(POLICY), time.time, drafter=running.engine.meter.drafter)
+        running.engine.plan_client = client
+        self.reporters.append(Reporter(self.send, client.accept))
+        running.report_to = self.reporters[-1].put
+        return running
+
+
+@pytest.fixture
+def fleet(run):
+    made = Fleet(run)
+    yield made
+    for reporter in made.reporters:
+        reporter.stop()
+
+
+def until(condition, within=LONG_S):
+    """Seconds until it holds."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() < started + within
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def test_every_worker_with_that_drafter_stops_within_a_second_and_starts_when_the_alert_is_cleared(
+    fleet, prompts, every_draft_is_accepted
+) -> None:
+    checked, other = fleet.worker(canary=True), fleet.worker(canary=False)
+    until(lambda: other.engine.plan_client.plan.version)
+    assert other.serve(prompts[5], max_tokens=24).draft_tokens > 0
+    checked.serve(prompts[5], max_tokens=24)
+    until(lambda: fleet.controller.alerts.active)
+    assert until(lambda: other.engine.plan_client.is_drafter_off) < 1.0
+    assert [each.serve(prompts[6], max_tokens=24).draft_tokens for each in (checked, other)] == [0, 0]
+    with fleet.lock:
+        fleet.controller.clear_alert(next(iter(fleet.controller.alerts.active)), by="ops", why="", now=time.time())
+    until(lambda: not checked.engine.plan_client.is_drafter_off and not other.engine.plan_client.is_drafter_off)
+    assert other.serve(prompts[6], max_tokens=24).draft_tokens > 0
