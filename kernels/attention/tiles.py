@@ -14,8 +14,8 @@ import torch
 from kernels.launch import Backend, BackendUnavailable, choose_backend
 
 SPLIT_TOKENS = 512
-"""Keys that one program covers. It writes one partial result, so shorter splits move more bytes; longer ones leave a lone
-sequence with too few programs to fill a chip (8 kv heads and 8k tokens are 128 programs)."""
+"""Keys that one program covers. It writes one partial result, so shorter splits move more bytes; longer ones leave a
+lone sequence with too few programs to fill a chip (8 kv heads and 8k tokens are 128 programs)."""
 HEAD_DIMS = (64, 96, 128, 256)
 """What the fused kernels are compiled for."""
 
@@ -33,8 +33,10 @@ class Tile:
 def tile_for(head_dim: int, dtype: torch.dtype) -> Tile:
     """The one tile for attention in this type over heads of this size."""
     if dtype == torch.float32:
-        return Tile(rows=16, keys=16, num_warps=4, num_stages=1)
-    return Tile(rows=16, keys=32 if head_dim > 128 else 64, num_warps=4, num_stages=2)
+        # No tensor cores: a stage of loads under way, or more keys, would not fit into the registers.
+        return Tile(16, 16, num_warps=4, num_stages=1) if head_dim > 128 else Tile(16, 32, num_warps=8, num_stages=1)
+    # Twice the keys spill registers for 256 on sm_80 and for 96 (with its masks) on sm_90.
+    return Tile(16, 32 if head_dim in (96, 256) else 64, num_warps=4, num_stages=2)
 
 
 def padded(head_dim: int) -> int:

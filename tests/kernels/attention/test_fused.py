@@ -121,10 +121,13 @@ def rows_of(scene: Scene, b: int, result: torch.Tensor) -> torch.Tensor:
 
 # What must not matter. The sequence watched ends in a tree or chain behind more than one split.
 WATCHED = {
-    "tree": (Scene(((530, tree(11, 20)),)), Scene(((530, tree(11, 20)),), window=9)),
-    "chain": (Scene(((530, chain(6)),), masked=False), Scene(((530, chain(6)),), masked=False, window=520)),
+    "tree": (Scene(((530, tree(11, 20)),), heads=(3, 1)), Scene(((530, tree(11, 20)),), heads=(3, 1), window=9)),
+    "chain": (
+        Scene(((530, chain(6)),), heads=(4, 1), masked=False),
+        Scene(((530, chain(6)),), heads=(2, 1), masked=False, window=520),
+    ),
 }
-MATES = ((3, chain(17)), (65, chain(1)), (1030, chain(2)))
+MATES = ((3, chain(17)), (65, chain(1)), (1025, chain(2)))
 
 
 def invariance(kind: str, index: int) -> dict[str, list[torch.Tensor]]:
