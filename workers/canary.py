@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 PIECE_ROWS = 32
 """Completion tokens computed at once: few enough that a step waits little, and of the shapes that decoding has."""
-BURST_S = 0.05
-"""Seconds saved up at most while there is nothing to check, so that a busy worker never pays for a quiet hour."""
+PIECE_S = 0.05
+"""What a piece is expected to take before one was measured, seconds."""
 COHORTS_MOST = 64
 """Cohorts of which a request is kept for a check; a request is a few thousand integers."""
 
@@ -85,6 +85,7 @@ class Canary:
         self._turns = 0
         self._check: _Check | None = None
         self._balance_s, self._earned_at = 0.0, clock()
+        self._piece_s = PIECE_S
         self._eos_token_ids = sorted(engine.target.runner.eos_token_ids)
 
     def begin(self, request: EngineRequest) -> None:
@@ -110,10 +111,16 @@ class Canary:
         self._waiting.clear()
 
     def is_due(self, busy: bool) -> bool:
-        """Whether `piece` would do something now. busy: requests are being served, so only what was saved is spent."""
-        if self._check is not None:
-            return not busy or self._balance() > 0
-        return bool(self._waiting) and self._balance() > 0 and self._engine.target.runner.kv.can_allocate()
+        """Whether `piece` would do something now.
+
+        busy: requests are being served, so a piece must have been saved up for. Else a check that began is brought to
+        its end, and paid for before the next one.
+        """
+        if not busy and self._check is not None:
+            return True
+        if self._check is None and not (self._waiting and self._engine.target.runner.kv.can_allocate()):
+            return False
+        return self._balance() >= (self._piece_s if busy else 0.0)
 
     def piece(self, busy: bool) -> CanaryCheck | None:
         """Compute one piece where one is due; the check that it completes."""
@@ -209,11 +216,16 @@ class Canary:
         return check
 
     def _balance(self) -> float:
-        """Seconds that may be spent: a share of those that passed, less what was spent; what is saved is bounded."""
+        """Seconds that may be spent: a share of those that passed, less what was spent.
+
+        No more is saved than one piece takes, so that a busy worker never pays for a quiet hour.
+        """
         now = self._clock()
-        self._balance_s = min(self._balance_s + self._share * (now - self._earned_at), BURST_S)
+        self._balance_s = min(self._balance_s + self._share * (now - self._earned_at), self._piece_s)
         self._earned_at = now
         return self._balance_s
 
     def _spend(self, seconds: float) -> None:
         self._balance_s = self._balance() - seconds
+        # The dearest of late: pieces differ, and a machine may become slower.
+        self._piece_s = max(seconds, 0.9 * self._piece_s)
