@@ -9,7 +9,6 @@ import triton
 
 from kernels.kv_commit.launches import BITS, HEAD_DIMS, launch_for
 from kernels.kv_commit.moves import Moves
-from kernels.launch import ENABLE_FP_FUSION
 
 
 def kv_commit(moves: Moves) -> None:
@@ -29,11 +28,11 @@ def kv_commit(moves: Moves) -> None:
     tables = moves.block_tables.contiguous()
     layers = len(moves.keys)
     grid = (2 * layers, batch, triton.cdiv(heads, launch.constants["HEADS"]))
-    launch.kernel[grid](
+    launch.run(
+        grid,
         keys, *strides[:4], values, *strides[4:], tables, tables.stride(0), tables.shape[1], block_size,
         moves.first_positions.contiguous(), moves.accepted_nodes.contiguous(), moves.num_accepted.contiguous(),
-        max_depth, layers, heads, **launch.constants,
-        num_warps=launch.num_warps, num_stages=launch.num_stages, enable_fp_fusion=ENABLE_FP_FUSION,
+        max_depth, layers, heads,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def kv_commit_kernel(
 
     Rows move one after the other, each to a place at or before its own and after all places written before: a path's
     nodes rise, so node d of it is d or more, and the row at d + 1 + first position is read by nobody after its own
-    move. The same thread reads and writes an element of every row, so no barrier is needed between moves.
+    move.
     """
     layer = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1).to(tl.int64)
@@ -92,3 +92,5 @@ def kv_commit_kernel(
             )
             if has_source & has_destination:
                 tl.store(destination + offsets, tl.load(source + offsets, mask=mask, other=0), mask=mask)
+            # The next move may write where this one read, in whatever thread.
+            tl.debug_barrier()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 
-from kernels.launch import ENABLE_FP_FUSION, Launch
 from kernels.verify_tree.fused_rounds import ROUND_PLANES, SCALAR_PLANES
 from kernels.verify_tree.fused_rows import BEST_SCORE, END_PLANES, PLACE_PLANES, STATISTIC_PLANES, TEST_PLANES
 from kernels.verify_tree.launches import (
@@ -78,49 +75,44 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     aligned = vocab_size % 16 == 0 and all(t.data_ptr() % 16 == 0 and t.stride(0) % 16 == 0 for t in (target, draft))
     block = tree_block(trees.limits.nodes)
 
-    _run(
-        topology_launch(block), (batch, trees.limits.nodes + 1),
+    topology_launch(block).run(
+        (batch, trees.limits.nodes + 1),
         *places_of, *children_of, verdict.overlap, *path, trees.parents, trees.draft_token_ids, trees.cu_nodes, depth,
         trees.limits.children,
     )  # fmt: skip
-    _run(
-        statistics_launch(target.dtype, has_draft_logits, aligned), (num_rows, num_blocks),
+    statistics_launch(target.dtype, has_draft_logits, aligned).run(
+        (num_rows, num_blocks),
         *statistics_of, best_tokens, *places_of, *logits, *heat, *streams, vocab_size, num_blocks,
     )  # fmt: skip
     for rejected in range(1, rejections + 1):
-        _run(
-            round_launch(target.dtype, aligned), (num_rows, num_blocks),
+        round_launch(target.dtype, aligned).run(
+            (num_rows, num_blocks),
             rounds, scalars, scalars.stride(1), rejected, *statistics_of, *places_of, child_tokens, child_width,
             *logits, *heat, trees.coupled, vocab_size, num_blocks,
         )  # fmt: skip
-    _run(
-        tests_launch(target.dtype, has_draft_logits), (num_rows,),
+    tests_launch(target.dtype, has_draft_logits).run(
+        (num_rows,),
         *tests_of, *ends_of, rounds, *statistics_of, *places_of, child_tokens, child_width, *logits, *heat,
         trees.coupled, vocab_size, num_blocks,
     )  # fmt: skip
-    _run(
-        walk_launch(block), (batch,),
+    walk_launch(block).run(
+        (batch,),
         *path, verdict.overlap, depth, *tests_of, *places_of, *children_of, statistics[BEST_SCORE.value], best_tokens,
         trees.cu_nodes, trees.temperature, *streams, num_blocks,
     )  # fmt: skip
-    _run(
-        resample_launch(target.dtype, has_draft_logits, aligned), (batch * (depth + 1), num_blocks),
+    resample_launch(target.dtype, has_draft_logits, aligned).run(
+        (batch * (depth + 1), num_blocks),
         before, scores, resampled, scores.stride(0), verdict.num_accepted, verdict.accepted_nodes, depth,
         verdict.num_examined, *ends_of, *places_of, child_tokens, child_width, *statistics_of, *logits, trees.cu_nodes,
         *heat, *streams, vocab_size, num_blocks,
     )  # fmt: skip
-    _run(
-        finish_launch(has_draft_logits), (batch,),
+    finish_launch(has_draft_logits).run(
+        (batch,),
         verdict.token_ids, verdict.overlap, verdict.num_accepted, verdict.accepted_nodes, depth, verdict.num_examined,
         *ends_of, before, *places_of, children, child_width, scores, resampled, scores.stride(0), trees.cu_nodes,
         trees.temperature, trees.coupled, num_blocks,
     )  # fmt: skip
     return verdict
-
-
-def _run(launch: Launch, grid: tuple[int, ...], *arguments: Any) -> None:
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": ENABLE_FP_FUSION}
-    launch.kernel[grid](*arguments, **launch.constants, **options)
 
 
 def _row_contiguous(logits: torch.Tensor) -> torch.Tensor:

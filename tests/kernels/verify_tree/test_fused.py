@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 
 from kernels.verify import Purpose, gumbel_noise
 from kernels.verify_tree import TreeVerdict, verify_tree
 
-CHAINS = tuple(tuple(range(-1, k - 1)) for k in range(17))
+CHAINS = tuple(tuple(range(-1, k - 1)) for k in (0, 1, 2, 3, 4, 6, 9, 16))
 BUSHY = (-1, -1, -1, 0, 0, 1, 3, 3, 2, 4)
 TREES: tuple[tuple[int, ...], ...] = (
-    BUSHY, (), (-1, -1), (-1, 0, 1, 1, 1), (-1, -1, -1, -1), (-1, 0, 0, -1, 3), BUSHY, (-1,), BUSHY, (-1, -1, 1, 1), (),
+    BUSHY, (), (-1, -1), (-1, -1, 0, 1, 0, 1), (-1, -1, -1, -1), (-1, 0, 0, -1, 3), BUSHY, (-1, -1, -1, -1), BUSHY,
+    (-1, -1, 1, 1), (),
 )  # fmt: skip
 SIXTY_FOUR = (*[-1] * 4, *[n // 3 for n in range(60)])
 WIDE = (*[-1] * 20, 0, 1)
@@ -43,8 +43,9 @@ CASES: dict[str, tuple[int, tuple[tuple[int, ...], ...], torch.dtype, bool, floa
 }
 FIELDS = tuple(field.name for field in dataclasses.fields(TreeVerdict))
 INTEGERS = tuple(name for name in FIELDS if name != "overlap")
-# The law is counted from single steps of one tree.
-TARGET, DRAFT, N = torch.tensor([0.1, 0.35, 0.3, 0.25]), torch.tensor([0.7, 0.1, 0.05, 0.15]), 300
+# The law is enumerated over all draws of three children of one root.
+TARGET, DRAFT = torch.tensor([0.1, 0.35, 0.3, 0.25]), torch.tensor([[0.7, 0.1, 0.05, 0.15], [0.6, 0.4, 0.0, 0.0]])
+ORDERS = list(itertools.permutations(range(4), 3))
 
 
 def draw(scores: torch.Tensor, noise: torch.Tensor, taken: list[int]) -> int:
@@ -99,28 +100,27 @@ def build(name: str) -> dict[str, Any]:
 
 
 def build_law() -> dict[str, Any]:
-    """N times one root with three children, drawn from DRAFT without replacement."""
-    seeds = torch.arange(N)
-    noise = gumbel_noise(seeds, torch.ones_like(seeds), 4, purpose=Purpose.DRAFT, backend="naive")
+    """Each order of three children of four tokens, for both drafters."""
+    batch = 2 * len(ORDERS)
     return {
-        "target_logits": TARGET.log().expand(4 * N, 4),
-        "draft_token_ids": (DRAFT.log() + noise).argsort(-1, descending=True)[:, :3].reshape(-1),
-        "parents": torch.full((3 * N,), -1, dtype=torch.int32),
-        "draft_logits": DRAFT.log().expand(4 * N, 4),
-        "cu_nodes": torch.arange(N + 1, dtype=torch.int32) * 3,
-        "temperature": torch.ones(N),
-        "seeds": seeds,
-        "positions": torch.ones_like(seeds),
-        "coupled": torch.zeros(N, dtype=torch.bool),
+        "target_logits": TARGET.log().expand(4 * batch, 4),
+        "draft_token_ids": torch.tensor(ORDERS).reshape(-1).repeat(2),
+        "parents": torch.full((3 * batch,), -1, dtype=torch.int32),
+        "draft_logits": DRAFT.log().repeat_interleave(4 * len(ORDERS), 0),
+        "cu_nodes": torch.arange(batch + 1, dtype=torch.int32) * 3,
+        "temperature": torch.ones(batch),
+        "seeds": torch.arange(batch),
+        "positions": torch.arange(batch),
+        "coupled": torch.zeros(batch, dtype=torch.bool),
     }
 
 
 def run_interpreted(output: str) -> None:
     """Run all cases on the fused backend; fresh memory holds garbage, so that a forgotten write is seen."""
-    from kernels.verify_tree import fused
+    from kernels.launch import Launch
     from kernels.verify_tree.launches import launches
 
-    empty, run = torch.empty, fused._run
+    empty, run = torch.empty, Launch.run
 
     def poisoned(*size: Any, **options: Any) -> torch.Tensor:
         fresh = empty(*size, **options)
@@ -146,12 +146,14 @@ def run_interpreted(output: str) -> None:
         if set(launch.kernel.arg_names) != {*named, *launch.constants}:
             strays.append(f"{launch.name}: arguments")
         run(launch, grid, *arguments)
+        if launch.name.startswith("tree_tests"):
+            outcome["tests"], outcome["ends"] = named["test_ptr"].clone(), named["end_ptr"].clone()
 
+    outcome: dict[str, Any] = {}
     cases = {name: build(name) for name in CASES} | {"law": build_law()}
     torch.empty = poisoned
-    fused._run = recorded
+    Launch.run = recorded  # type: ignore[method-assign]
     warnings.simplefilter("error")
-    outcome: dict[str, Any] = {}
     for name, case in cases.items():
         verdict = verify_tree(**case, backend="fused")
         outcome[name] = {field: getattr(verdict, field) for field in FIELDS}
@@ -188,9 +190,37 @@ def test_fused_measures_the_same_overlap(name: str, outcomes: dict[str, Any], ve
     torch.testing.assert_close(outcomes[name]["overlap"], verdicts[name].overlap, rtol=0.0, atol=1e-4, equal_nan=True)
 
 
-def test_fused_emits_the_targets_law(outcomes: dict[str, Any]) -> None:
-    counts = torch.bincount(outcomes["law"]["token_ids"][:, 0], minlength=4)
-    assert stats.chisquare(counts.numpy(), (TARGET.double() / TARGET.double().sum() * N).numpy()).pvalue > 1e-3
+def probability_of(draft: torch.Tensor, order: tuple[int, ...]) -> float:
+    """Of drawing these children in this order, evenly from untried tokens once the drafter's are used up."""
+    left, probability = draft.double().clone(), 1.0
+    for i, token in enumerate(order):
+        if left.sum() < 1e-9:
+            probability *= 1 / (len(draft) - i)
+            continue
+        probability *= float(left[token] / left.sum())
+        left[token] = 0.0
+    return probability
+
+
+@pytest.mark.parametrize("drafter", [0, 1])
+def test_the_fused_tests_and_residuals_give_the_targets_law_exactly(drafter: int, outcomes: dict[str, Any]) -> None:
+    log_offered, log_residual, _ = outcomes["tests"].double().unbind(0)
+    log_weight, floor, _ = outcomes["ends"].double().unbind(0)
+    law = torch.zeros(4, dtype=torch.float64)
+    for i, order in enumerate(ORDERS):
+        row = 4 * (drafter * len(ORDERS) + i)
+        falling = probability_of(DRAFT[drafter], order)
+        for rank, token in enumerate(order):
+            stands = min(1.0, float((log_residual[row, rank] - log_offered[row, rank]).exp()))
+            stands = 0.0 if log_residual[row, rank] == -torch.inf else stands
+            law[token] += falling * stands
+            falling *= 1 - stands
+        if falling > 0:
+            draft = DRAFT[drafter].double() / DRAFT[drafter].double().max()
+            left = (TARGET.double() - log_weight[row].exp() * draft - floor[row]).clamp(min=0)
+            left[list(order)] = 0.0
+            law += falling * left / left.sum()
+    assert float((law - TARGET.double()).abs().sum() / 2) < 1e-6
 
 
 def test_what_is_launched_is_listed(outcomes: dict[str, Any]) -> None:
