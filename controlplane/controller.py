@@ -14,15 +14,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+
 from controlplane.alerts import Alert, AlertBook, CanaryCheck
-from controlplane.decision.decide import CohortState, Decision, Reason, decide, k_by_load, observe
+from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Reason, decide, observe
+from controlplane.decision.guard import REASONS
 from controlplane.decision.plan import KillSwitch, Plan
-from controlplane.policy import CohortPolicy, Policy
+from controlplane.policy import Policy
 from controlplane.seen_windows import SeenWindows
-from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow, merge_cohorts
+from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +62,13 @@ class Controller:
     ) -> None:
         self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
         self._policy = policy
-        self._states = {cohort.name: CohortState() for cohort in policy.cohorts}
+        self._state = DecisionState.start(policy)
+        self._rates = Rates()
         self._kill_switch: KillSwitch = "off"
         self._pending: list[Report] = []
         self._seen = SeenWindows()
         self._refused: Counter[str] = Counter()
         self._decided: Counter[tuple[str, str]] = Counter()
-        self._told: dict[tuple[str, int], tuple[int, Reason]] = {}
         self._journal_failures = 0
         self._alerts = AlertBook.of(alerts)
         self._plan = self._draw(first_version, epoch / 1e9)
@@ -87,9 +89,9 @@ class Controller:
         return self._alerts
 
     @property
-    def states(self) -> Mapping[str, CohortState]:
-        """What is believed of each cohort; values, safe to keep."""
-        return MappingProxyType(self._states)
+    def state(self) -> DecisionState:
+        """What is believed and remembered; a value, safe to keep."""
+        return self._state
 
     @property
     def journal_failures(self) -> int:
@@ -133,20 +135,36 @@ class Controller:
             raise
         return self._publish(reports, decisions, now)
 
-    def _decide(self, reports: Sequence[Report], now: float) -> list[Decision]:
+    def _decide(self, reports: Sequence[Report], now: float) -> tuple[Decision, ...]:
         fresh = [r.window for r in reports if r.window.ended_at >= now - LATE_S]
         self._refused["late"] += len(reports) - len(fresh)
-        windows = merge_cohorts(cohort for window in fresh for cohort in window.cohorts)
-        decisions: list[Decision] = []
-        for cohort in self._policy.cohorts:
-            state, window = self._states[cohort.name], windows.get(cohort.name)
-            if self._kill_switch == "off":
-                made, state = decide(cohort, state, window, now, policy_revision=self._policy.revision)
-                decisions += made
-            elif window is not None:
-                state = observe(state, window, now)
-            self._states[cohort.name] = state
-        return decisions
+        seen = Observation.of(fresh, self._state.table.names)
+        if self._kill_switch != "off":
+            self._state = observe(self._state, seen, now)
+            return ()
+        tick = decide(self._state, seen, now, self._rates)
+        self._state = tick.state
+        names = tick.state.table.names
+        flat = np.arange(len(names))[:, None] * len(REASONS) + tick.reasons
+        counts = np.bincount(flat[tick.reasons >= 0], minlength=len(names) * len(REASONS))
+        for code in np.flatnonzero(counts):
+            self._decided[names[code // len(REASONS)], REASONS[code % len(REASONS)].value] += int(counts[code])
+        return tick.decisions
+
+    def set_rates(self, rates: Rates) -> None:
+        """What busy time costs from now on, for cohorts whose objective is cost."""
+        self._rates = rates
+
+    def resume(self, k: Mapping[str, tuple[int, ...]], windows: Iterable[WorkerWindow], now: float) -> None:
+        """Go on from an earlier controller's plan: its K by cohort and load, and the windows it had last, oldest first.
+
+        What those say is believed, nothing is decided on them, and every hold begins anew. Publishes at once.
+        """
+        for window in windows:
+            if window_problem(window) is None and self._seen.add(window.id):
+                self._state = observe(self._state, Observation.of([window], self._state.table.names), window.ended_at)
+        self._state = self._state.resumed(k, now)
+        self._publish((), (), now)
 
     def apply_policy(self, policy: Policy, *, by: str, why: str, now: float) -> None:
         """Put another policy in force and publish at once. Cohorts that keep name and ladder keep what was learnt.
@@ -155,18 +173,14 @@ class Controller:
         """
         if not isinstance(policy, Policy):
             raise TypeError(f"apply_policy takes a parsed Policy, not {type(policy).__name__}")
-        before = {cohort.name: cohort for cohort in self._policy.cohorts}
         old_plan = self._plan
-        self._states = {
-            cohort.name: _carried(before.get(cohort.name), cohort, self._states.get(cohort.name))
-            for cohort in policy.cohorts
-        }
+        self._state = self._state.carried(policy)
         self._policy = policy
         try:
             self._journal.policy_applied(policy, by, why, now)
         except Exception:
             self._journal_failed()
-        new_k = {cohort.name: k_by_load(cohort, self._states[cohort.name]) for cohort in policy.cohorts}
+        new_k = self._state.k_by_load()
         said = f"policy applied by {by}: {why}"
         decisions = [
             self._outside(name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, said, now)
@@ -186,7 +200,7 @@ class Controller:
             raise ValueError(f"kill switch mode {mode!r} is not one of off, fallback, zero")
         old = self._plan
         self._kill_switch = mode
-        self._states = {name: _rested(state, now) for name, state in self._states.items()}
+        self._state = self._state.resting(now)
         new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
         decisions = [
             self._outside(
@@ -229,7 +243,6 @@ class Controller:
             # A moment later than the last issue, so that workers take it for the newer one.
             self._plan = replace(old, issued_at=old.issued_at + 1e-6, blocked_drafters=blocked)
             decisions = self._stopped_or_freed(old, alert.subject, sentence, now)
-            self._decided.update((decision.cohort, decision.reason.value) for decision in decisions)
         try:
             self._journal.alert(alert, decisions)
         except Exception:
@@ -251,8 +264,8 @@ class Controller:
 
     def _decided_buckets(self, cohort: str) -> list[tuple[int, int]]:
         """(index, bound) of the load buckets that the cohort was ever decided at, or the first."""
-        cells = self._states[cohort].cells
-        return [(i, bound) for i, bound in enumerate(LOAD_BUCKETS) if cells[i] is not None] or [(0, LOAD_BUCKETS[0])]
+        decided = self._state.cells.k[self._state.table.names.index(cohort)] >= 0
+        return [(i, bound) for i, bound in enumerate(LOAD_BUCKETS) if decided[i]] or [(0, LOAD_BUCKETS[0])]
 
     def _publish(self, reports: Sequence[Report], decisions: Sequence[Decision], now: float) -> Plan:
         drawn = self._draw(self._plan.version, now)
@@ -260,8 +273,7 @@ class Controller:
             drawn = replace(drawn, version=drawn.version + 1)
         self._plan = drawn
         stamped = [replace(decision, plan_version=drawn.version) for decision in decisions]
-        self._decided.update((decision.cohort, decision.reason.value) for decision in stamped)
-        self._record(reports, [d for d in stamped if self._is_news(d)], drawn, now)
+        self._record(reports, stamped, drawn, now)
         return drawn
 
     def _record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
@@ -270,22 +282,20 @@ class Controller:
         except Exception:
             self._journal_failed()
 
-    def _is_news(self, decision: Decision) -> bool:
-        """Whether it moves K, or has another reason than the last one there: a repeated hold says nothing."""
-        where, what = (decision.cohort, decision.load_bucket), (decision.new_k, decision.reason)
-        known, self._told[where] = self._told.get(where), what
-        return decision.new_k != decision.old_k or known != what
-
     def _draw(self, version: int, now: float) -> Plan:
         return Plan(
             epoch=self._epoch,
             version=version,
             issued_at=now,
             expires_at=now + self._ttl_s,
-            k={cohort.name: k_by_load(cohort, self._states[cohort.name]) for cohort in self._policy.cohorts},
+            k=self._state.k_by_load(),
             fallback={cohort.name: cohort.speculation.fallback for cohort in self._policy.cohorts},
             policy_revision=self._policy.revision,
             kill_switch=self._kill_switch,
+            survival=self._state.survival(),
+            price=self._state.price(),
+            depth=self._state.depth(),
+            probing=self._state.probing(),
             blocked_drafters=self._alerts.blocked_drafters,
         )
 
@@ -293,7 +303,8 @@ class Controller:
         self, cohort: str, bucket: int, old_k: int, new_k: int, reason: Reason, sentence: str, now: float
     ) -> Decision:
         """A change that a person made."""
-        estimate = self._states[cohort].estimate
+        self._decided[cohort, reason.value] += 1
+        estimate, c = self._state.estimate, self._state.table.names.index(cohort)
         return Decision(
             cohort=cohort,
             load_bucket=bucket,
@@ -301,8 +312,8 @@ class Controller:
             new_k=new_k,
             reason=reason,
             sentence=f"{cohort} {old_k} -> {new_k}: {sentence}",
-            samples=round(estimate.samples),
-            accept_at=estimate.accept_at(),
+            samples=round(float(estimate.samples[c])),
+            accept_at=estimate.hazards().accept_at(c),
             at=now,
             plan_version=0,
             policy_revision=self._policy.revision,
@@ -342,18 +353,3 @@ def window_problem(window: WorkerWindow) -> str | None:
 
 def _says(plan: Plan) -> tuple[object, ...]:
     return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch)
-
-
-def _carried(before: CohortPolicy | None, after: CohortPolicy, state: CohortState | None) -> CohortState:
-    """State of a cohort under its new policy: all with the same ladder and tuner, none with another ladder."""
-    if before is None or state is None or before.speculation.ladder != after.speculation.ladder:
-        return CohortState()
-    if before.speculation.tuner != after.speculation.tuner:
-        return replace(state, cells=CohortState().cells)
-    return state
-
-
-def _rested(state: CohortState, now: float) -> CohortState:
-    """With every probe dropped and every wait begun anew."""
-    cells = tuple(None if c is None else replace(c, probe=None, changed_at=now, waits_from=now) for c in state.cells)
-    return replace(state, cells=cells)

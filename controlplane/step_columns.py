@@ -24,8 +24,8 @@ class StepColumns:
 
     Rows [rows] i64, one per distinct count of a cell: cell (index into the cells), drafted, accepted, steps, and ended
     (bool). Cells [cells] i64: cohort, load_bucket, k (the planned K), and step_seconds (f64), is_shadow (bool);
-    overlap [cells, MAX_K] f64 and overlap_steps [cells, MAX_K] i64. Latencies by cohort: tpot [cohorts, bins] i64 of
-    LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
+    overlap f64 and overlap_steps i64 [cells, width], as wide as the deepest cell that has any. Latencies by cohort: tpot
+    [cohorts, bins] i64 of LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
     """
 
     cohorts: tuple[str, ...]
@@ -57,13 +57,11 @@ class StepColumns:
         rows = np.array(
             [(index, *count) for index, (_, cell, _) in enumerate(cells) for count in cell.counts], np.int64
         ).reshape(-1, 5)
-        overlap = np.zeros((len(cells), MAX_K))
-        overlap_steps = np.zeros((len(cells), MAX_K), np.int64)
+        width = max((min(len(cell.overlap), MAX_K) for _, cell, _ in cells), default=0)
+        overlap, overlap_steps = np.zeros((len(cells), width)), np.zeros((len(cells), width), np.int64)
         for index, (_, cell, _) in enumerate(cells):
-            width = min(len(cell.overlap), MAX_K)
-            if width:
-                overlap[index, :width] = cell.overlap[:width]
-                overlap_steps[index, :width] = cell.overlap_steps[:width]
+            own = min(len(cell.overlap), width)
+            overlap[index, :own], overlap_steps[index, :own] = cell.overlap[:own], cell.overlap_steps[:own]
         return cls(
             cohorts=tuple(window.cohort for window in windows),
             row_cell=rows[:, 0],

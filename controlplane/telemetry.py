@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LOAD_BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Upper bounds, in running sequences on one worker, of the load buckets that a plan has a K for."""
 
+PRICE_LOADS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Numbers of running sequences at which a plan prices draft positions: finer than the buckets, which it includes."""
+
 MAX_K = 16
 """Deepest draft that a ladder may ask for; positions are counted from 0 to MAX_K - 1."""
 

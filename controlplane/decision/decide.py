@@ -1,28 +1,47 @@
-"""One tick of one cohort: what was seen and believed in, decisions and the new beliefs out. No clock, no I/O.
+"""One tick of control: what was seen and believed in, decisions and the new beliefs out. No clock, no I/O.
+
+    observe   merge into the beliefs: acceptance by cohort, step times, power, latencies
+    wish      every tuner says where it would go, at every load
+    rule      the guard says what may be done now, and why
 
 Beliefs about acceptance are the cohort's: they depend on its text, not on the load. Guard state is per load bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from controlplane.decision.drift import KEPT, Drift, spread
-from controlplane.decision.estimate import Estimate, Tally, tally
-from controlplane.decision.guard import Cell, Reason, Ruling, count_probe, rule
-from controlplane.decision.sentence import explain
-from controlplane.decision.tuners import fixed, threshold
-from controlplane.decision.tuners.base import Tuner
-from controlplane.policy import CohortPolicy
-from controlplane.telemetry import LOAD_BUCKETS, CohortWindow
+import numpy as np
 
-__all__ = ["CohortState", "Decision", "Reason", "decide", "k_by_load", "observe"]
+from controlplane.decision import sentence
+from controlplane.decision.cells import CellStates, Probes
+from controlplane.decision.drift import KEPT
+from controlplane.decision.guard import (
+    REASONS,
+    UNDECIDED,
+    Circumstances,
+    Reason,
+    follow,
+    judge_probes,
+    rule,
+)
+from controlplane.decision.latency import StepTimes
+from controlplane.decision.observation import BINS, BUCKETS, Flags, Floats, Ints, Observation
+from controlplane.decision.policy_table import GOODPUT, THRESHOLD
+from controlplane.decision.state import DecisionState
+from controlplane.decision.tuners import fixed, goodput, slots, threshold
+from controlplane.decision.tuners.base import Rates, Situation, Wish
+from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS
 
-TUNERS: Mapping[str, Tuner] = {"fixed": fixed.wish, "threshold": threshold.wish}
+__all__ = ["Decision", "DecisionState", "Observation", "Rates", "Reason", "Tick", "decide", "observe"]
 
-STALE_S = 60.0
-"""A bucket decided this much longer ago than the cohort's newest follows that one again."""
+RUNNING_KEPT = 0.8
+"""What a tick leaves of the older sequence-steps, by which a load's mix of cohorts is known."""
+LATENCY_KEPT = 0.95
+"""The same of the TPOT histogram."""
+ENOUGH_REQUESTS = 10.0
+USUAL_TAIL = 1.25
+"""TPOT at the 95th percentile over its mean, where too few requests were seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,113 +65,291 @@ class Decision:
     policy_revision: str
 
 
-@dataclass(frozen=True, slots=True)
-class CohortState:
-    """What is remembered of a cohort between ticks. cells: by load bucket, None where never decided."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Tick:
+    """decisions: those that say something new (K moved, or the reason did). reasons: [cohorts, loads] codes into
+    guard.REASONS of all cells looked at, UNDECIDED elsewhere. state: the beliefs after it."""  # noqa: D209
 
-    estimate: Estimate = field(default_factory=Estimate)
-    drift: Drift = field(default_factory=Drift)
-    drift_at: float = float("-inf")
-    cells: tuple[Cell | None, ...] = (None,) * len(LOAD_BUCKETS)
-
-
-def observe(state: CohortState, window: CohortWindow, now: float) -> CohortState:
-    """The beliefs after a tick's merged window; nothing is decided."""
-    new = tally(window.counts)
-    drift, is_alarm = state.drift.watch(state.estimate, new)
-    estimate = replace(state.estimate, spread=spread(state.estimate, new))
-    estimate = (estimate.keep(KEPT) if is_alarm else estimate).absorb(new)
-    return replace(state, estimate=estimate, drift=drift, drift_at=now if is_alarm else state.drift_at)
+    decisions: tuple[Decision, ...]
+    reasons: Ints
+    state: DecisionState
 
 
-def decide(
-    cohort: CohortPolicy,
-    state: CohortState,
-    window: CohortWindow | None,
+def observe(state: DecisionState, seen: Observation, now: float) -> DecisionState:
+    """The beliefs after a tick's windows; nothing is decided."""
+    if seen.drafters:
+        if state.drafters and not set(seen.drafters) <= set(state.drafters):
+            state = state.doubting(now)
+        state = replace(state, drafters=seen.drafters)
+    n, cells = len(state.table.names), seen.cells
+    new = cells.evidence.summed(cells.cohort, n)
+    drift, alarm, spread = state.drift.watch(state.estimate, new)
+    estimate = replace(state.estimate, spread=spread)
+    estimate = estimate.keep(np.where(alarm, KEPT, 1.0)).absorb(new)
+    steps = np.zeros((n, BUCKETS))
+    np.add.at(steps, (cells.cohort, cells.load_bucket), cells.steps)
+    times = state.times
+    if seen.profile:
+        # A profile is said again and again; only another machine or drafter replaces the corrected one.
+        times = times if times is not None else StepTimes.of(seen.profile)
+    tpot = state.tpot * LATENCY_KEPT + seen.tpot
+    state = replace(
+        state,
+        estimate=estimate,
+        drift=drift,
+        drift_at=np.where(alarm, now, state.drift_at),
+        seen_at=np.where(new.examined > 0, now, state.seen_at),
+        cells=_measured(state, seen, times),
+        probes=_probed(state, seen),
+        running=state.running * RUNNING_KEPT + steps,
+        tpot=tpot,
+        tpot_sum_s=state.tpot_sum_s * LATENCY_KEPT + seen.tpot_sum_s,
+        times=None if times is None else times.correct(seen.latency),
+        power=state.power.learn(seen.power),
+    )
+    is_over = (tpot.sum(axis=1) >= ENOUGH_REQUESTS) & (_p95(tpot) > state.table.tpot_p95_s)
+    since = np.where(np.isnan(state.over_slo_since), now, state.over_slo_since)
+    return replace(state, over_slo_since=np.where(is_over, since, np.nan))
+
+
+def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = Rates()) -> Tick:  # noqa: B008 - a value
+    """Take in a tick's windows and decide every cell that they, or a probe in it, make due. now: unix seconds."""
+    planned_before = state.k
+    state = observe(state, seen, now)
+    table = state.table
+    cells = follow(table, state.cells, now)
+    judged, estimate = judge_probes(table, cells, state.probes, state.estimate)
+    state = replace(state, estimate=estimate)
+    situation = _situation(state, cells, rates)
+    prices = None
+    if situation.times is not None and table.is_ragged.any():
+        prices = slots.price(table, situation.outlook, situation.share, cells.k, situation.times)
+    wish = _wish(situation, prices)
+    is_active = _where_active(seen, len(table.names))
+    rulings = rule(
+        table,
+        wish,
+        cells,
+        state.probes,
+        judged,
+        _circumstances(state, situation, seen, is_active),
+        estimate.samples,
+        now,
+    )
+    state = replace(
+        state, cells=_untouched(state.cells, rulings.cells, rulings.reasons), probes=rulings.probes, prices=prices
+    )
+    decisions, told = _told(state, situation, wish, planned_before, rulings.reasons, is_active, now)
+    return Tick(decisions, rulings.reasons, replace(state, told=told))
+
+
+def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situation:
+    total = state.running.sum(axis=0)
+    everywhere = state.running.sum(axis=1)
+    overall = everywhere / max(float(everywhere.sum()), 1e-12)
+    if not everywhere.any():
+        overall = np.full(len(everywhere), 1.0 / max(len(everywhere), 1))
+    share = np.where(total > 1.0, state.running / np.maximum(total, 1e-12), overall[:, None])
+    finished = state.tpot.sum(axis=1)
+    mean = state.tpot_sum_s / np.maximum(finished, 1e-12)
+    tail = np.where(finished >= ENOUGH_REQUESTS, _p95(state.tpot) / np.maximum(mean, 1e-9), USUAL_TAIL)
+    return Situation(
+        table=state.table,
+        estimate=state.estimate,
+        hazards=state.estimate.hazards(),
+        outlook=state.estimate.outlook(),
+        k=cells.k,
+        share=share,
+        tail=tail,
+        times=state.times,
+        power=state.power,
+        rates=rates,
+    )
+
+
+def _wish(situation: Situation, prices: slots.Prices | None) -> Wish:
+    """Each cohort's own tuner's."""
+    tuner = situation.table.tuner
+    out = fixed.wish(situation)
+    if (tuner == THRESHOLD).any():
+        out = _chosen(tuner == THRESHOLD, threshold.wish(situation), out)
+    if (tuner == GOODPUT).any() and situation.times is not None:
+        out = _chosen(tuner == GOODPUT, goodput.wish(situation, prices), out)
+    return out
+
+
+def _chosen(where: Flags, ours: Wish, theirs: Wish) -> Wish:
+    pick = where[:, None]
+    return Wish(
+        k=np.where(pick, ours.k, theirs.k),
+        gain=np.where(pick, ours.gain, theirs.gain),
+        is_unexplored=np.where(pick, ours.is_unexplored, theirs.is_unexplored),
+        is_blocked=np.where(pick, ours.is_blocked, theirs.is_blocked),
+        position=np.where(pick, ours.position, theirs.position),
+        accepted=np.where(pick, ours.accepted, theirs.accepted),
+        examined=np.where(pick, ours.examined, theirs.examined),
+    )
+
+
+def _circumstances(state: DecisionState, situation: Situation, seen: Observation, is_active: Flags) -> Circumstances:
+    new = seen.cells.evidence.examined
+    is_told = np.bincount(seen.cells.cohort, new[:, 0], len(state.table.names)) > 0
+    shape = is_active.shape
+    slower, loss = np.zeros(shape, np.bool_), np.zeros(shape)
+    if situation.times is not None:
+        seconds = goodput.uniform_seconds(situation.times, situation.outlook.positions)
+        tpot = seconds / situation.outlook.emitted[:, None, :]
+        k, cohorts = np.maximum(situation.k, 0), np.arange(shape[0])[:, None]
+        below, above = np.maximum(state.table.below[cohorts, k], 0), np.maximum(state.table.above[cohorts, k], 0)
+        slower = _at_k(tpot, below) >= _at_k(tpot, k)
+        loss = np.where(above > k, 1.0 - _at_k(seconds, k) / _at_k(seconds, above), 0.0)
+    return Circumstances(
+        is_active=is_active,
+        is_told=is_told,
+        drift_at=state.drift_at,
+        seen_at=state.seen_at,
+        over_slo_since=state.over_slo_since,
+        slower_below=slower,
+        probe_loss=loss,
+        knows_times=situation.times is not None,
+    )
+
+
+def _at_k(values: Floats, k: Ints) -> Floats:
+    """[cohorts, loads]: values [cohorts, loads, MAX_K + 1] at each cell's K."""
+    out: Floats = np.take_along_axis(values, k[:, :, None], axis=2)[:, :, 0]
+    return out
+
+
+def _where_active(seen: Observation, cohorts: int) -> Flags:
+    is_active = np.zeros((cohorts, BUCKETS), np.bool_)
+    real = seen.cells.steps > 0
+    is_active[seen.cells.cohort[real], seen.cells.load_bucket[real]] = True
+    return is_active
+
+
+def _measured(state: DecisionState, seen: Observation, times: StepTimes | None) -> CellStates:
+    """The measured speed of every cell at the rung where it rests, with the tick's steps at that rung added."""
+    cells, was = seen.cells, state.cells
+    at_rest = (cells.k == was.k[cells.cohort, cells.load_bucket]) & ~cells.is_shadow
+    if not at_rest.any():
+        return was
+    where = (cells.cohort[at_rest], cells.load_bucket[at_rest])
+    unit = _plain_seconds(seen.latency, times)[where[1]]
+
+    def added(old: Floats, new: Floats) -> Floats:
+        out = old.copy()
+        np.add.at(out, where, new)
+        return out
+
+    return replace(
+        was,
+        tokens=added(was.tokens, cells.emitted[at_rest]),
+        tokens_squared=added(was.tokens_squared, cells.emitted_squared[at_rest]),
+        steps=added(was.steps, cells.steps[at_rest]),
+        speed_time=added(was.speed_time, cells.seconds[at_rest] / unit),
+    )
+
+
+def _plain_seconds(latency: Floats, times: StepTimes | None) -> Floats:
+    """[loads]: seconds of a step at K = 0 beside as many sequences as ran at each load; 1 where nothing is known."""
+    if times is None:
+        return np.ones(BUCKETS)
+    bucket = np.searchsorted(LOAD_BUCKETS, latency[:, 0]).clip(0, BUCKETS - 1)
+    steps = np.bincount(bucket, latency[:, 2], BUCKETS)
+    mean = np.bincount(bucket, latency[:, 0] * latency[:, 2], BUCKETS) / np.maximum(steps, 1e-12)
+    return times.profiled(np.where(steps > 0, mean, LOAD_BUCKETS), np.zeros(BUCKETS))
+
+
+def _probed(state: DecisionState, seen: Observation) -> Probes:
+    cells, probes = seen.cells, state.probes
+    of_probe = (cells.k == probes.k[cells.cohort]) & ~cells.is_shadow
+    if not of_probe.any():
+        return probes
+    new = cells.evidence.at(of_probe).summed(cells.cohort[of_probe], len(probes.k))
+    return replace(probes, evidence=probes.evidence + new)
+
+
+def _untouched(before: CellStates, after: CellStates, reasons: Ints) -> CellStates:
+    """`after`, but a cell that nobody looked at stays as it was: never decided, say, rather than following."""
+    looked_at = reasons != UNDECIDED
+    return replace(
+        after,
+        k=np.where(looked_at, after.k, before.k),
+        changed_at=np.where(looked_at, after.changed_at, before.changed_at),
+        waits_from=np.where(looked_at, after.waits_from, before.waits_from),
+        before_k=np.where(looked_at, after.before_k, before.before_k),
+    )
+
+
+def _told(
+    state: DecisionState,
+    situation: Situation,
+    wish: Wish,
+    planned_before: Ints,
+    reasons: Ints,
+    is_active: Flags,
     now: float,
-    *,
-    plan_version: int = 0,
-    policy_revision: str = "",
-) -> tuple[tuple[Decision, ...], CohortState]:
-    """Decisions for the load buckets that were active in the tick, and the state after it.
-
-    window: the tick's windows of this cohort merged, None when it was idle. An idle bucket is touched only when a probe
-    in it has to end, so that no probe outlives its limit because the traffic went elsewhere.
-    """
-    if window is not None:
-        state = observe(state, window, now)
-    seen = _tallies(window)
-    estimate, cells, decisions = state.estimate, list(state.cells), []
-    for bucket, known in enumerate(state.cells):
-        by_k = seen.get(bucket)
-        if by_k is None and not (known is not None and known.probe is not None and known.probe.is_active):
-            continue
-        is_current = known is not None and not _is_stale(known, state.cells)
-        before = known if known is not None and is_current else _follow(cohort, state.cells, bucket, now)
-        counted = count_probe(before, by_k or {})
-        new = sum((by_k or {}).values(), start=Tally())
-        ruling = rule(cohort, TUNERS[cohort.speculation.tuner], estimate, counted, new, state.drift_at, now)
-        estimate, cells[bucket] = ruling.estimate, ruling.cell
-        decisions.append(_decision(cohort, bucket, before, ruling, now, plan_version, policy_revision))
-    return tuple(decisions), replace(state, estimate=estimate, cells=tuple(cells))
-
-
-def k_by_load(cohort: CohortPolicy, state: CohortState) -> tuple[int, ...]:
-    """K by load bucket for the plan: each bucket's own, else that of the nearest one decided lately, else `start`."""
-    if cohort.speculation.tuner == "fixed":
-        return (cohort.speculation.start,) * len(LOAD_BUCKETS)
-    ks = []
-    for bucket, cell in enumerate(state.cells):
-        if cell is not None and not _is_stale(cell, state.cells):
-            ks.append(cell.planned_k)
-        else:
-            nearest = _nearest(state.cells, bucket)
-            ks.append(cohort.speculation.start if nearest is None else nearest.k)
-    return tuple(ks)
-
-
-def _tallies(window: CohortWindow | None) -> dict[int, dict[int, Tally]]:
-    """Load bucket -> planned K -> tally, for the buckets in which the cohort made a step."""
-    seen: dict[int, dict[int, Tally]] = {}
-    for cell in window.cells if window is not None else ():
-        if cell.steps > 0:
-            by_k = seen.setdefault(cell.load_bucket, {})
-            by_k[cell.k] = by_k.get(cell.k, Tally()) + tally(cell.counts)
-    return seen
-
-
-def _is_stale(cell: Cell, cells: tuple[Cell | None, ...]) -> bool:
-    return max(c.decided_at for c in cells if c is not None) - cell.decided_at > STALE_S
-
-
-def _nearest(cells: tuple[Cell | None, ...], bucket: int) -> Cell | None:
-    """The cell nearest to `bucket` among those decided lately; of two as near, the one at lower load."""
-    lately = [(abs(i - bucket), i, c) for i, c in enumerate(cells) if c is not None and not _is_stale(c, cells)]
-    return min(lately, key=lambda each: each[:2])[2] if lately else None
-
-
-def _follow(cohort: CohortPolicy, cells: tuple[Cell | None, ...], bucket: int, now: float) -> Cell:
-    """State of a bucket seen for the first time (in a while): its neighbour's without the probe, else a fresh start."""
-    nearest = _nearest(cells, bucket)
-    if nearest is None:
-        return Cell(cohort.speculation.start, changed_at=float("-inf"), waits_from=now, decided_at=now)
-    return replace(nearest, probe=None)
+) -> tuple[tuple[Decision, ...], Ints]:
+    """Decisions for the cells whose K or reason is not what was last told of them; and what is told now."""
+    planned = state.k
+    current = np.stack([planned, reasons], axis=2)
+    moved = planned != planned_before
+    is_shown = (reasons != UNDECIDED) & (is_active | (moved & (state.table.tuner != GOODPUT)[:, None]))
+    is_news = is_shown & ((current != state.told).any(axis=2) | moved)
+    told = np.where(is_news[:, :, None], current, state.told)
+    decisions = tuple(
+        _decision(
+            state,
+            situation,
+            wish,
+            int(c),
+            int(b),
+            int(planned_before[c, b]),
+            int(planned[c, b]),
+            int(reasons[c, b]),
+            now,
+        )
+        for c, b in zip(*np.nonzero(is_news), strict=True)
+    )
+    return decisions, told
 
 
 def _decision(
-    cohort: CohortPolicy, bucket: int, before: Cell, ruling: Ruling, now: float, version: int, revision: str
+    state: DecisionState,
+    situation: Situation,
+    wish: Wish,
+    c: int,
+    b: int,
+    old_k: int,
+    new_k: int,
+    code: int,
+    now: float,
 ) -> Decision:
-    wish, estimate = ruling.wish, ruling.estimate
+    reason = REASONS[code]
+    is_judged = wish.position[c, b] >= 0 and reason is not Reason.FIXED
     return Decision(
-        cohort=cohort.name,
-        load_bucket=bucket,
-        old_k=before.planned_k,
-        new_k=ruling.cell.planned_k,
-        reason=ruling.reason,
-        sentence=explain(cohort, bucket, before, ruling, now),
-        samples=round(wish.examined if wish is not None and wish.position is not None else estimate.samples),
-        accept_at=tuple(round(a, 4) for a in estimate.accept_at()),
+        cohort=state.table.names[c],
+        load_bucket=b,
+        old_k=old_k,
+        new_k=new_k,
+        reason=reason,
+        sentence=sentence.explain(state, situation, wish, c, b, old_k, new_k, reason, now),
+        samples=round(float(wish.examined[c, b] if is_judged else situation.estimate.samples[c])),
+        accept_at=situation.hazards.accept_at(c),
         at=now,
-        plan_version=version,
-        policy_revision=revision,
+        plan_version=0,
+        policy_revision=state.table.revision,
     )
+
+
+def _p95(counts: Floats) -> Floats:
+    """[cohorts] seconds: the 95th percentile of histograms [cohorts, bins], linear within a bin; the last is open."""
+    upto = counts.cumsum(axis=1)
+    wanted = 0.95 * upto[:, -1]
+    bin_ = (upto < wanted[:, None]).sum(axis=1).clip(0, BINS - 1)
+    bounds = np.array([0.0, *LATENCY_BOUNDS_S, 2.0 * LATENCY_BOUNDS_S[-1]])
+    rows = np.arange(len(counts))
+    before = upto[rows, bin_] - counts[rows, bin_]
+    within = np.clip((wanted - before) / np.maximum(counts[rows, bin_], 1e-12), 0.0, 1.0)
+    return np.where(upto[:, -1] > 0, bounds[bin_] + within * (bounds[bin_ + 1] - bounds[bin_]), 0.0)

@@ -1,16 +1,19 @@
 """Notices that a cohort's acceptance has changed faster than its estimate fades: a two-sided CUSUM, one sum a tick.
 
-z is the standardised distance of the tick's acceptance at the first position from the estimate before it. Steps of one
-request are alike (a repetitive answer stays repetitive), so ticks scatter more than independent steps would; how much
-more is learnt as the estimate's spread, and scales z. One tick may add only so much: a single odd request is not drift.
+z is the standardised distance of the tick's acceptance, over all examined positions, from the estimate before it. Steps
+of one request are alike (a repetitive answer stays repetitive), so ticks scatter more than independent steps would; how
+much more is learnt as the estimate's spread, and scales z. One tick may add only so much: a single odd request is not
+drift.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
-from controlplane.decision.estimate import SPREAD_LEAST, SPREAD_MOST, Estimate, Tally
+import numpy as np
+
+from controlplane.decision.estimate import SPREAD_LEAST, SPREAD_MOST, Estimate
+from controlplane.decision.observation import Evidence, Flags, Floats
 
 KEPT = 0.02
 """Share of the evidence that survives an alarm: enough to lean on, too little to argue with."""
@@ -21,35 +24,37 @@ _LEARNING, _MOST_SQUARE = 0.02, 32.0  # weight of one tick's z squared in the sp
 _BASELINE = 30.0  # examined drafts without which there is nothing to drift from
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """The two sums: evidence that acceptance rose, and that it fell. Dimensionless, >= 0."""
+    """The two sums of each cohort [cohorts] f64: evidence that acceptance rose, and that it fell; both >= 0."""
 
-    up: float = 0.0
-    down: float = 0.0
+    up: Floats
+    down: Floats
 
-    def watch(self, before: Estimate, new: Tally) -> tuple[Drift, bool]:
-        """The sums after one tick, and whether they raise the alarm (which sets them back to 0)."""
-        n = new.examined[0]
-        if not n or before.samples < _BASELINE:
-            return self, False
-        z = _distance(before, new) / sqrt(max(before.spread, _LEAST_SPREAD))
-        z = max(-_LIMIT, min(_LIMIT, z))
-        up, down = max(0.0, self.up + z - _SLACK), max(0.0, self.down - z - _SLACK)
-        return (Drift(), True) if max(up, down) >= _ALARM else (Drift(up, down), False)
+    @classmethod
+    def none(cls, cohorts: int) -> Drift:
+        return cls(np.zeros(cohorts), np.zeros(cohorts))
 
-
-def spread(before: Estimate, new: Tally) -> float:
-    """The spread with one tick more learnt: the mean square of z over the last fifty or so."""
-    if not new.examined[0] or before.samples < _BASELINE:
-        return before.spread
-    square = min(_distance(before, new) ** 2, _MOST_SQUARE)
-    return min(max(before.spread + _LEARNING * (square - before.spread), SPREAD_LEAST), SPREAD_MOST)
+    def watch(self, before: Estimate, new: Evidence) -> tuple[Drift, Flags, Floats]:
+        """The sums after a tick, which cohorts raise the alarm (their sums are 0 again), and the spread learnt."""
+        raw, is_told = _distance(before, new)
+        z = np.clip(raw / np.sqrt(np.maximum(before.spread, _LEAST_SPREAD)), -_LIMIT, _LIMIT)
+        up = np.where(is_told, np.maximum(0.0, self.up + z - _SLACK), self.up)
+        down = np.where(is_told, np.maximum(0.0, self.down - z - _SLACK), self.down)
+        alarm = is_told & (np.maximum(up, down) >= _ALARM)
+        square = np.minimum(raw**2, _MOST_SQUARE)
+        learnt = np.clip(before.spread + _LEARNING * (square - before.spread), SPREAD_LEAST, SPREAD_MOST)
+        spread = np.where(is_told, learnt, before.spread)
+        return Drift(np.where(alarm, 0.0, up), np.where(alarm, 0.0, down)), alarm, spread
 
 
-def _distance(before: Estimate, new: Tally) -> float:
-    """Z as if all steps were independent."""
-    n = new.examined[0]
-    hazard = min(max(before.at(0).mean, 0.02), 0.98)
-    variance = hazard * (1.0 - hazard) * (n + n * n / before.samples)
-    return (new.accepted[0] - n * hazard) / sqrt(variance)
+def _distance(before: Estimate, new: Evidence) -> tuple[Floats, Flags]:
+    """Z as if all steps were independent, and where there is anything to compare."""
+    hazard = np.clip(before.hazards().mean, 0.02, 0.98)
+    worth = before.evidence.examined**2 / np.maximum(before.squares, 1e-12)
+    known = before.evidence.examined >= _BASELINE
+    n = np.where(known, new.examined, 0.0)
+    surplus = np.where(known, new.accepted - n * hazard, 0.0).sum(axis=1)
+    variance = (hazard * (1.0 - hazard) * (n + n * n / np.maximum(worth, 1.0))).sum(axis=1)
+    is_told = n[:, 0] > 0
+    return np.where(is_told, surplus / np.sqrt(np.maximum(variance, 1e-12)), 0.0), is_told

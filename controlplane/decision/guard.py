@@ -1,27 +1,36 @@
-"""Limits on how K may move, over every tuner: one cohort at one load bucket, one tick.
+"""Limits on how K may move, over every tuner: all cells at once, one tick.
 
-A cell is in one of three states: *moving* (it goes where the tuner wishes: one rung up at a time, any number down, one
-change per hold time unless a drift alarm came after the last), *resting* under a rung that was given up (K = 0 is the
-case that yields no evidence at all), and *probing* that rung for a few seconds. A probe has a tally of its own, judged
-apart from older evidence; one that ends without enough samples keeps its tally for the next. The first comes soon after
-the fall, then while probes fail the time between them doubles up to MAX_BACKOFF times the policy's; a probe that passed
-and did not last counts as failed.
+A cell (cohort, load bucket) is *moving* (it goes where the tuner wishes: one rung up at a time, any number down, one
+change per hold time; after a drift alarm at once and any number up), *resting* under a rung that was given up (K = 0
+is the case that yields no evidence at all), or *probing* that rung for a few seconds. A probe has counts of its own,
+judged apart from older evidence; one that ends without enough samples keeps them for the next. The first comes soon
+after the fall, then probe_every apart, twice that while probes fail; a probe that passed and did not last counts as
+failed.
 
 Missing data never argues for a change: no examined draft in a tick (a silent drafter, K = 0) leaves K where it is.
+The rules are in the order of their precedence; each names the reason why K is what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.decision.estimate import ENOUGH, Estimate, Tally
-from controlplane.decision.tuners.base import Tuner, Wish
-from controlplane.policy import CohortPolicy
+import numpy as np
 
-FIRST_PROBE, MAX_BACKOFF = 0.25, 8
+from controlplane.decision.cells import CellStates, Probes
+from controlplane.decision.estimate import ENOUGH, Estimate
+from controlplane.decision.observation import BUCKETS, Flags, Floats, Ints
+from controlplane.decision.policy_table import FIXED, GOODPUT, PolicyTable
+from controlplane.decision.tuners.base import Wish
+
 PROBE_SHARE, PROBE_LEAST_S, PROBE_MOST_S = 0.05, 1.0, 5.0
+PROBE_COST = 0.01
+"""Share of the time between probes that one may lose."""
+FALL, FALL_STEPS = 0.05, 200.0
+"""A raise is taken back when the measured speed fell by more than this, clear of noise, over at least these steps."""
+JUDGED_FOR_S = 120.0
+"""A raise is judged by what was measured for this long after it."""
 
 
 class Reason(StrEnum):
@@ -30,12 +39,16 @@ class Reason(StrEnum):
     RAISED = "raised"
     EXPLORED = "explored"
     LOWERED = "lowered"
+    REVERTED = "reverted"
     FIXED = "fixed"
     STEADY = "steady"
     NO_DATA = "no_data"
+    NO_LATENCY = "no_latency"
     SILENT = "silent"
     HOLDING = "holding"
     WITHIN_TOLERANCE = "within_tolerance"
+    SLO_VETO = "slo_veto"
+    SLO_LOWERED = "slo_lowered"
     OFF = "off"
     PROBE_STARTED = "probe_started"
     PROBING = "probing"
@@ -43,152 +56,309 @@ class Reason(StrEnum):
     PROBE_FAILED = "probe_failed"
     PROBE_ENDED = "probe_ended"
     KILL_SWITCH = "kill_switch"
-    CANARY = "canary"
     POLICY_APPLIED = "policy_applied"
+    CANARY = "canary"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A rung under trial. since: unix seconds; evidence may still arrive when it is no longer active."""
-
-    k: int
-    since: float
-    is_active: bool = True
-    evidence: Tally = field(default_factory=Tally)
+REASONS: tuple[Reason, ...] = tuple(Reason)
+_CODE = {reason: code for code, reason in enumerate(REASONS)}
+UNDECIDED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Guard state of a cohort at a load bucket. k: where it rests (a probe's rung is on top of it). Unix seconds.
+@dataclass(frozen=True, slots=True, eq=False)
+class Circumstances:
+    """What else the guard looks at. is_active: [cohorts, loads] whether the cell made a step since the last tick.
 
-    changed_at: last change of k. waits_from: since when it waits for the next probe. failures: probes in a row that
-    did not pass or last. passed_at: when a probe last passed.
+    is_told: [cohorts] whether any draft was examined. drift_at: [cohorts] last drift alarm. seen_at: [cohorts, MAX_K]
+    when each position was last examined. over_slo_since: [cohorts] since when TPOT p95 is over the SLO, NaN where it is
+    not. slower_below: [cohorts, loads] whether one rung down is predicted to make TPOT worse. probe_loss: [cohorts,
+    loads] share of its time that a probe of the rung above loses, were nothing of it accepted; 0 where unknown.
+    knows_times: whether step times are known.
     """
 
-    k: int
-    changed_at: float
-    waits_from: float
-    decided_at: float
-    failures: int = 0
-    passed_at: float = float("-inf")
-    probe: Probe | None = None
-
-    @property
-    def planned_k(self) -> int:
-        """K for the plan: the probe's while there is one."""
-        return self.probe.k if self.probe is not None and self.probe.is_active else self.k
-
-    def wait_s(self, cohort: CohortPolicy) -> float:
-        """Seconds from waits_from to the next probe: sooner after a fall, which one odd text may have caused."""
-        factor = min(2 ** min(self.failures - 1, 8), MAX_BACKOFF) if self.failures else FIRST_PROBE
-        return float(cohort.guard.probe_every_s * factor)
+    is_active: Flags
+    is_told: Flags
+    drift_at: Floats
+    seen_at: Floats
+    over_slo_since: Floats
+    slower_below: Flags
+    probe_loss: Floats
+    knows_times: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What the guard made of the tuner's wish. wish: None where the tuner was not asked."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rulings:
+    """What the guard made of the wishes: the cells and probes after the tick, and a reason code a cell.
 
-    cell: Cell
-    estimate: Estimate
-    reason: Reason
-    wish: Wish | None = None
+    reasons: [cohorts, loads] i64 into REASONS, UNDECIDED where the cell was not looked at.
+    """
+
+    cells: CellStates
+    probes: Probes
+    reasons: Ints
+
+
+class _Ruled:
+    """The cells as they are being decided: a rule decides the cells it names that no earlier rule has decided."""
+
+    def __init__(self, cells: CellStates, open_cells: Flags, now: float) -> None:
+        self.now = now
+        self.open = open_cells.copy()
+        self.reasons = np.full(cells.k.shape, UNDECIDED)
+        self.k, self.changed_at = cells.k.copy(), cells.changed_at.copy()
+        self.waits_from, self.failures = cells.waits_from.copy(), cells.failures.copy()
+        self.passed_at, self.before_k = cells.passed_at.copy(), cells.before_k.copy()
+
+    def decide(self, reason: Reason, where: Flags) -> Flags:
+        """Close the open cells among `where` for `reason`, and say which they were."""
+        taken: Flags = self.open & where
+        self.reasons[taken] = _CODE[reason]
+        self.open &= ~taken
+        return taken
+
+    def move(self, where: Flags, k: Ints) -> None:
+        """Rest on another rung from now on."""
+        self.k[where], self.changed_at[where], self.waits_from[where] = k[where], self.now, self.now
 
 
 def rule(
-    cohort: CohortPolicy, tuner: Tuner, estimate: Estimate, cell: Cell, new: Tally, drift_at: float, now: float
-) -> Ruling:
-    """The cell after this tick. `new`: what was examined in the cell since the last one; drift_at: last alarm."""
-    cell = replace(cell, decided_at=now)
-    if cohort.speculation.tuner == "fixed":
-        return _fixed(cohort, tuner, estimate, cell, now)
-    if cell.probe is not None:
-        judged = _judge_probe(cohort, tuner, estimate, cell, cell.probe, now)
-        if judged is not None:
-            return judged
-    if cell.k > 0 and estimate.samples < cohort.guard.min_samples:
-        return Ruling(cell, estimate, Reason.NO_DATA)
-    if cell.k > 0 and new.is_empty:
-        return Ruling(cell, estimate, Reason.SILENT)
-    wish = tuner(estimate, cohort.speculation, cell.k)
-    if wish.k == cell.k or (cell.k == 0 and wish.is_unexplored and wish.k == _above(cohort, 0)):
-        return _rest_or_probe(cohort, estimate, cell, wish, now)
-    if now - cell.changed_at < cohort.guard.hold_s and drift_at <= cell.changed_at:
-        return Ruling(cell, estimate, Reason.HOLDING, wish)
-    if wish.strength <= cohort.guard.tolerance:
-        return Ruling(cell, estimate, Reason.WITHIN_TOLERANCE, wish)
-    return _move(cohort, estimate, cell, wish, drift_at, now)
+    table: PolicyTable,
+    wish: Wish,
+    cells: CellStates,
+    probes: Probes,
+    judged: Flags,
+    seen: Circumstances,
+    samples: Floats,
+    now: float,
+) -> Rulings:
+    """The cells and probes after this tick.
+
+    cells: k is a rung everywhere (`follow` filled the never decided ones). judged: [cohorts] whether the probe has its
+    samples, which `wish` already rests on. samples: [cohorts] examined drafts behind the cohort's estimate.
+    """
+    cohorts = np.arange(len(samples))
+    is_probed = np.zeros(cells.k.shape, np.bool_)
+    is_probed[cohorts, probes.load_bucket] = probes.is_active
+    is_goodput = (table.tuner == GOODPUT)[:, None]
+    is_running: Flags = np.asarray(seen.is_active.any(axis=1))
+    is_looked_at = seen.is_active | (is_running[:, None] & is_goodput) | is_probed
+    ruled = _Ruled(cells, is_looked_at, now)
+    _fixed(ruled, table)
+    probes = _running_probe(ruled, table, wish, probes, judged, seen, now)
+    ruled.decide(Reason.NO_LATENCY, is_goodput & (not seen.knows_times))
+    resting_k = ruled.k > 0
+    ruled.decide(Reason.NO_DATA, resting_k & (samples < table.min_samples)[:, None])
+    ruled.decide(Reason.SILENT, resting_k & ~seen.is_told[:, None])
+    is_unknown = (samples < table.min_samples)[:, None] & (ruled.k == 0)
+    # From K = 0 without evidence, only a probe leads on.
+    wish = replace(wish, k=np.where(is_unknown, 0, wish.k), is_blocked=wish.is_blocked | is_unknown)
+    _revert(ruled, cells, seen, now)
+    _slo(ruled, table, wish, cells, seen, now)
+    probes = _rest_or_probe(ruled, table, wish, cells, probes, seen, now)
+    held = now - cells.changed_at < table.hold_s[:, None]
+    is_free = ~held | (seen.drift_at[:, None] > cells.changed_at) | (cells.decided_at == -np.inf)
+    ruled.decide(Reason.HOLDING, ~is_free)
+    ruled.decide(Reason.WITHIN_TOLERANCE, wish.gain <= table.tolerance[:, None])
+    _move(ruled, table, wish, cells, seen, now)
+    return Rulings(_after(cells, ruled, is_looked_at, now), probes, ruled.reasons)
 
 
-def count_probe(cell: Cell, by_k: Mapping[int, Tally]) -> Cell:
-    """With the tick's tallies of the probe's own rung added to it; by_k: planned K -> tally."""
-    if cell.probe is None or cell.probe.k not in by_k:
-        return cell
-    return replace(cell, probe=replace(cell.probe, evidence=cell.probe.evidence + by_k[cell.probe.k]))
+def follow(table: PolicyTable, cells: CellStates, now: float) -> CellStates:
+    """With a K for the cells that were never decided (lately): their neighbour's, else `start`."""
+    known = nearest(cells)
+    is_lost = (cells.k < 0) | ~is_current(cells)
+    k = np.where(is_lost, np.where(known < 0, table.start[:, None], known), cells.k)
+    return replace(
+        cells,
+        k=k,
+        changed_at=np.where(is_lost, -np.inf, cells.changed_at),
+        waits_from=np.where(is_lost, now, cells.waits_from),
+        before_k=np.where(is_lost, -1, cells.before_k),
+        steps=np.where(is_lost, 0.0, cells.steps),
+        tokens=np.where(is_lost, 0.0, cells.tokens),
+        tokens_squared=np.where(is_lost, 0.0, cells.tokens_squared),
+        speed_time=np.where(is_lost, 0.0, cells.speed_time),
+    )
 
 
-def probe_limit_s(cohort: CohortPolicy) -> float:
-    """Longest that one probe may last, seconds: a share of the time between probes, within bounds."""
-    return float(min(max(PROBE_SHARE * cohort.guard.probe_every_s, PROBE_LEAST_S), PROBE_MOST_S))
+STALE_S = 60.0
+"""A bucket decided this much longer ago than the cohort's newest follows that one again."""
 
 
-def probe_samples(cohort: CohortPolicy) -> float:
-    """Drafts that must be examined beyond the resting rung before a probe is judged."""
-    return max(float(cohort.guard.min_samples), ENOUGH)
+def is_current(cells: CellStates) -> Flags:
+    """[cohorts, loads]: whether the cell was decided about as lately as the cohort's newest."""
+    current: Flags = (cells.k >= 0) & (cells.decided_at >= cells.decided_at.max(axis=1)[:, None] - STALE_S)
+    return current
 
 
-def _above(cohort: CohortPolicy, k: int) -> int | None:
-    """The next rung above `k`, None at the top."""
-    return next((rung for rung in cohort.speculation.ladder if rung > k), None)
+def nearest(cells: CellStates) -> Ints:
+    """[cohorts, loads]: K of the nearest cell decided lately (of two as near, the one at lower load), -1 for none."""
+    known = np.where(is_current(cells), cells.k, -1)
+    out = known.copy()
+    for distance in range(1, BUCKETS):
+        below = np.full_like(known, -1)
+        below[:, distance:] = known[:, :-distance]
+        above = np.full_like(known, -1)
+        above[:, :-distance] = known[:, distance:]
+        out = np.where(out < 0, np.where(below >= 0, below, above), out)
+    return out
 
 
-def _fixed(cohort: CohortPolicy, tuner: Tuner, estimate: Estimate, cell: Cell, now: float) -> Ruling:
-    wish = tuner(estimate, cohort.speculation, cell.k)
-    if wish.k != cell.k:
-        cell = replace(cell, k=wish.k, changed_at=now, probe=None)
-    return Ruling(cell, estimate, Reason.FIXED, wish)
+def probe_samples(table: PolicyTable) -> Floats:
+    """[cohorts]: drafts that must be examined beyond the resting rung before a probe is judged."""
+    return np.maximum(table.min_samples, ENOUGH)
 
 
-def _judge_probe(
-    cohort: CohortPolicy, tuner: Tuner, estimate: Estimate, cell: Cell, probe: Probe, now: float
-) -> Ruling | None:
-    """What becomes of the probe; None when it is over, unjudged, and the cell rests."""
-    if probe.evidence.examined[cell.k] >= probe_samples(cohort):
-        estimate = estimate.renew(cell.k, probe.evidence)
-        wish = tuner(estimate, cohort.speculation, cell.k)
-        if wish.k > cell.k:
-            passed = replace(cell, k=probe.k, changed_at=now, waits_from=now, passed_at=now, probe=None)
-            return Ruling(passed, estimate, Reason.PROBE_PASSED, wish)
-        failed = replace(cell, waits_from=now, failures=cell.failures + 1, probe=None)
-        return Ruling(failed, estimate, Reason.PROBE_FAILED, wish)
-    if probe.is_active and now - probe.since >= probe_limit_s(cohort):
-        ended = replace(cell, waits_from=now, failures=max(cell.failures, 1), probe=replace(probe, is_active=False))
-        return Ruling(ended, estimate, Reason.PROBE_ENDED)
-    return Ruling(cell, estimate, Reason.PROBING) if probe.is_active else None
+def probe_limit_s(table: PolicyTable) -> Floats:
+    """[cohorts]: longest that one probe may last, seconds: a share of the time between probes, within bounds."""
+    limit: Floats = np.clip(PROBE_SHARE * table.probe_every_s, PROBE_LEAST_S, PROBE_MOST_S)
+    return limit
 
 
-def _rest_or_probe(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, now: float) -> Ruling:
-    """The tuner agrees with the present rung; try the one above it again if that was given up long enough ago."""
-    above = _above(cohort, cell.k)
-    is_off = cell.k == 0 and above is not None
-    resting = Reason.OFF if is_off else Reason.STEADY
-    if above is None or not (is_off or wish.is_blocked):
-        return Ruling(cell, estimate, resting, wish)
-    if now - cell.waits_from < cell.wait_s(cohort):
-        return Ruling(cell, estimate, resting, wish)
-    earlier = cell.probe.evidence if cell.probe is not None and cell.probe.k == above else Tally()
-    return Ruling(replace(cell, probe=Probe(above, now, evidence=earlier)), estimate, Reason.PROBE_STARTED, wish)
+def judge_probes(table: PolicyTable, cells: CellStates, probes: Probes, estimate: Estimate) -> tuple[Flags, Estimate]:
+    """Which probes have their samples, and the estimate with what those saw in place of older beliefs."""
+    cohorts = np.arange(len(probes.k))
+    rests_at = np.maximum(cells.k[cohorts, probes.load_bucket], 0)
+    beyond = probes.evidence.examined[cohorts, np.minimum(rests_at, probes.evidence.examined.shape[1] - 1)]
+    judged: Flags = (probes.k > rests_at) & (beyond >= probe_samples(table))
+    for cohort in np.flatnonzero(judged):
+        estimate = estimate.renew(int(cohort), int(rests_at[cohort]), probes.evidence.at(int(cohort)))
+    return judged, estimate
 
 
-def _move(cohort: CohortPolicy, estimate: Estimate, cell: Cell, wish: Wish, drift_at: float, now: float) -> Ruling:
-    above = _above(cohort, cell.k)
-    if wish.k > cell.k and above is not None:
-        k = above
-        reason = Reason.EXPLORED if wish.is_unexplored and k == wish.k else Reason.RAISED
-    else:
-        k, reason = wish.k, Reason.LOWERED
-    is_undone = reason is Reason.LOWERED and now - cell.passed_at < cell.wait_s(cohort)
-    did_not_last = is_undone and drift_at <= cell.passed_at  # other text came: the probe was not wrong
-    failures = cell.failures + 1 if did_not_last else 0
-    return Ruling(
-        replace(cell, k=k, changed_at=now, waits_from=now, failures=failures, probe=None), estimate, reason, wish
+def _fixed(ruled: _Ruled, table: PolicyTable) -> None:
+    fixed = ruled.decide(Reason.FIXED, (table.tuner == FIXED)[:, None] & np.ones_like(ruled.open))
+    differs = fixed & (ruled.k != table.start[:, None])
+    ruled.move(differs, np.broadcast_to(table.start[:, None], ruled.k.shape))
+
+
+def _running_probe(
+    ruled: _Ruled, table: PolicyTable, wish: Wish, probes: Probes, judged: Flags, seen: Circumstances, now: float
+) -> Probes:  # fmt: skip
+    """Pass, fail or end the probes that are due; the rest go on."""
+    cohorts = np.arange(len(judged))
+    here = np.zeros_like(ruled.open)
+    here[cohorts, probes.load_bucket] = probes.k >= 0
+    passes = here & judged[:, None] & (wish.k > ruled.k)
+    passed = ruled.decide(Reason.PROBE_PASSED, passes)
+    failed = ruled.decide(Reason.PROBE_FAILED, here & judged[:, None] & ~passes)
+    ruled.move(passed, np.broadcast_to(probes.k[:, None], ruled.k.shape))
+    ruled.passed_at[passed] = now
+    ruled.before_k[passed] = -1
+    ruled.failures[failed] += 1
+    ruled.waits_from[failed] = now
+    over: Flags = np.asarray((passed | failed).any(axis=1))
+    probes = probes.without(over)
+    active = here & probes.is_active[:, None]
+    affordable_s = PROBE_COST * table.probe_every_s[:, None] / np.maximum(seen.probe_loss, 1e-9)
+    is_too_long = now - probes.since[:, None] >= np.minimum(probe_limit_s(table)[:, None], affordable_s)
+    ended = ruled.decide(Reason.PROBE_ENDED, active & is_too_long)
+    ruled.failures[ended] = np.maximum(ruled.failures[ended], 1)
+    ruled.waits_from[ended] = now
+    ruled.decide(Reason.PROBING, active)
+    return replace(probes, is_active=probes.is_active & ~ended.any(axis=1))
+
+
+def _revert(ruled: _Ruled, cells: CellStates, seen: Circumstances, now: float) -> None:
+    """Take a raise back when the measured speed fell, whatever the model of step times says; drift excuses it."""
+    speed, sd = cells.speed()
+    fell = speed + 2.0 * sd < (1.0 - FALL) * cells.before_speed - 2.0 * cells.before_sd  # NaN compares as False
+    fell &= (cells.before_k >= 0) & (cells.steps >= FALL_STEPS) & (now - cells.changed_at <= JUDGED_FOR_S)
+    taken = ruled.decide(Reason.REVERTED, fell & (seen.drift_at[:, None] <= cells.changed_at))
+    ruled.move(taken, cells.before_k)
+    ruled.before_k[taken] = -1
+    ruled.failures[taken] += 1
+
+
+def _slo(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen: Circumstances, now: float) -> None:
+    """No rise while TPOT is over the SLO; one rung down where it stays so and fewer drafts would help."""
+    is_over = ~np.isnan(seen.over_slo_since)[:, None] & np.ones_like(ruled.open)
+    lasts = (now - np.nan_to_num(seen.over_slo_since, nan=now) >= table.hold_s)[:, None]
+    is_free = now - cells.changed_at >= table.hold_s[:, None]
+    below = table.below[np.arange(len(ruled.k))[:, None], np.maximum(ruled.k, 0)]
+    would_stay = wish.k >= ruled.k
+    lowered = ruled.decide(
+        Reason.SLO_LOWERED,
+        is_over & lasts & is_free & would_stay & (below >= 0) & ~seen.slower_below & seen.is_active,
+    )
+    ruled.move(lowered, below)
+    ruled.before_k[lowered] = -1
+    ruled.decide(Reason.SLO_VETO, is_over & (wish.k > ruled.k))
+
+
+def _rest_or_probe(
+    ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, probes: Probes, seen: Circumstances, now: float
+) -> Probes:  # fmt: skip
+    """Cells whose wish is where they rest: try the rung above again if what lies there was not seen for long enough."""
+    cohorts = np.arange(len(ruled.k))
+    agrees = wish.k == ruled.k
+    above = table.above[cohorts[:, None], np.maximum(ruled.k, 0)]
+    is_off = (ruled.k == 0) & (above > 0)
+    last_seen = seen.seen_at[cohorts[:, None], np.minimum(ruled.k, seen.seen_at.shape[1] - 1)]
+    # Evidence from another load, or from shadow drafts, is as good as a probe's: the wait is from the later of both.
+    is_due = now - np.maximum(cells.waits_from, last_seen) >= cells.wait_s(table.probe_every_s)
+    wants = ruled.open & agrees & wish.is_blocked & (above > 0) & seen.is_active & is_due
+    wants &= ~probes.is_active[:, None] & (now - cells.changed_at >= table.hold_s[:, None])
+    # One probe a cohort: at the lightest load that is due, where it costs least.
+    first = np.zeros_like(wants)
+    chosen = wants.argmax(axis=1)
+    first[cohorts, chosen] = wants.any(axis=1)
+    started = ruled.decide(Reason.PROBE_STARTED, first)
+    ruled.decide(Reason.OFF, agrees & is_off)
+    ruled.decide(Reason.STEADY, agrees)
+    starts = started.any(axis=1)
+    if not starts.any():
+        return probes
+    rung = above[cohorts, chosen]
+    again = starts & (probes.k == rung)  # evidence of an earlier probe of this rung, cut short, still counts
+    probes = probes.without(starts & ~again)
+    return Probes(
+        k=np.where(starts, rung, probes.k),
+        load_bucket=np.where(starts, chosen, probes.load_bucket),
+        since=np.where(starts, now, probes.since),
+        is_active=probes.is_active | starts,
+        evidence=probes.evidence,
+    )
+
+
+def _move(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen: Circumstances, now: float) -> None:
+    cohorts = np.arange(len(ruled.k))[:, None]
+    is_up = wish.k > ruled.k
+    may_jump = (seen.drift_at[:, None] > cells.changed_at) | (cells.decided_at == -np.inf)
+    next_up = table.above[cohorts, np.maximum(ruled.k, 0)]
+    target = np.where(is_up & ~may_jump, np.minimum(next_up, wish.k), wish.k)
+    explored = ruled.decide(Reason.EXPLORED, is_up & wish.is_unexplored & (target == wish.k))
+    raised = ruled.decide(Reason.RAISED, is_up)
+    lowered = ruled.decide(Reason.LOWERED, ~is_up)
+    # A probe that passed and did not last was wrong, unless other text came.
+    wait = cells.wait_s(table.probe_every_s)
+    did_not_last = lowered & (now - cells.passed_at < wait) & (seen.drift_at[:, None] <= cells.passed_at)
+    ups = explored | raised
+    ruled.before_k[ups] = ruled.k[ups]
+    ruled.before_k[lowered] = -1
+    ruled.move(ups | lowered, target)
+    ruled.failures[ups | lowered] = 0
+    ruled.failures[did_not_last] = cells.failures[did_not_last] + 1
+
+
+def _after(cells: CellStates, ruled: _Ruled, is_looked_at: Flags, now: float) -> CellStates:
+    moved = ruled.k != cells.k
+    speed, sd = cells.speed()
+    is_measured = cells.steps >= FALL_STEPS
+    keeps = moved & (ruled.before_k >= 0)
+    return replace(
+        cells,
+        k=ruled.k,
+        changed_at=ruled.changed_at,
+        waits_from=ruled.waits_from,
+        decided_at=np.where(is_looked_at, now, cells.decided_at),
+        failures=ruled.failures,
+        passed_at=ruled.passed_at,
+        before_k=ruled.before_k,
+        tokens=np.where(moved, 0.0, cells.tokens),
+        tokens_squared=np.where(moved, 0.0, cells.tokens_squared),
+        steps=np.where(moved, 0.0, cells.steps),
+        speed_time=np.where(moved, 0.0, cells.speed_time),
+        before_speed=np.where(moved, np.where(keeps & is_measured, speed, np.nan), cells.before_speed),
+        before_sd=np.where(moved, np.where(keeps & is_measured, sd, np.nan), cells.before_sd),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from controlplane.telemetry import LOAD_BUCKETS, load_bucket
+from controlplane.telemetry import LOAD_BUCKETS, PRICE_LOADS, load_bucket
 
 KillSwitch = Literal["off", "fallback", "zero"]
 
@@ -28,9 +29,11 @@ class Plan:
     epoch: start of the controller that issued it, unix nanoseconds; version: rises by one with every change of K,
     policy or kill switch, across epochs too. issued_at, expires_at: unix seconds. k: cohort -> K by load bucket
     (len(LOAD_BUCKETS) entries, each a rung of the cohort's ladder). fallback: cohort -> K once the plan has expired.
-    price: tokens that a drafted position must bring to pay for itself, at each of LOAD_BUCKETS running sequences (in
-    between it is interpolated); empty where nothing is priced. survival: cohort -> probability, by draft position,
-    that a token drafted there is emitted; a sequence of a cohort that is in it drafts no deeper than pays.
+    price: tokens that a drafted position must bring to pay for itself, at each of PRICE_LOADS running sequences (in
+    between it is interpolated); empty where nothing is priced. depth: the deepest draft that pays for a further pass of
+    the drafter, at each of PRICE_LOADS (in between the nearest holds). survival: cohort -> probability, by draft
+    position, that a token drafted there is emitted; a sequence of a cohort in it drafts no deeper than pays. probing:
+    cohort -> load bucket in which its K is on trial and is drafted whatever the price.
     blocked_drafters: name@version of those that must not draft, however old the plan is: the canary found wrong text.
     """
 
@@ -44,12 +47,15 @@ class Plan:
     kill_switch: KillSwitch = "off"
     survival: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     price: tuple[float, ...] = ()
+    depth: tuple[int, ...] = ()
+    probing: Mapping[str, int] = field(default_factory=dict)
     staged: StagedPlan | None = None
     blocked_drafters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.price and len(self.price) != len(LOAD_BUCKETS):
-            raise ValueError(f"plan has {len(self.price)} prices for {len(LOAD_BUCKETS)} load buckets")
+        for name, values in (("prices", self.price), ("depths", self.depth)):
+            if values and len(values) != len(PRICE_LOADS):
+                raise ValueError(f"plan has {len(values)} {name} for {len(PRICE_LOADS)} loads")
         for cohort, by_load in self.k.items():
             if len(by_load) != len(LOAD_BUCKETS):
                 raise ValueError(f"plan for {cohort!r} has {len(by_load)} load buckets, not {len(LOAD_BUCKETS)}")
@@ -76,16 +82,17 @@ class Plan:
     def affordable(self, cohort: str, k: int, running: int) -> int:
         """At most `k`: the draft positions of `cohort` that pay beside `running` sequences."""
         survival = self.survival.get(cohort)
-        if not survival or not self.price:
+        if not survival or not self.price or self.probing.get(cohort) == load_bucket(running):
             return k
-        price = self.price_at(running)
-        return next((j for j, chance in enumerate(survival[:k]) if chance < price), k)
+        price, depth = self.price_at(running)
+        return next((j for j, chance in enumerate(survival[:k]) if chance < price or j >= depth), k)
 
-    def price_at(self, running: int) -> float:
-        """The price of a position beside `running` sequences: linear between the load buckets' bounds."""
-        b = load_bucket(running)
-        if running >= LOAD_BUCKETS[b] or not b:
-            return self.price[b]
-        low, high = LOAD_BUCKETS[b - 1], LOAD_BUCKETS[b]
-        share = (running - low) / (high - low)
-        return self.price[b - 1] + share * (self.price[b] - self.price[b - 1])
+    def price_at(self, running: int) -> tuple[float, int]:
+        """The price of a position beside `running` sequences, linear between PRICE_LOADS, and the nearest depth."""
+        high = min(bisect_left(PRICE_LOADS, running), len(PRICE_LOADS) - 1)
+        low = max(high - 1, 0)
+        if not high or running >= PRICE_LOADS[high]:
+            return self.price[high], self.depth[high]
+        share = (running - PRICE_LOADS[low]) / (PRICE_LOADS[high] - PRICE_LOADS[low])
+        price = self.price[low] + share * (self.price[high] - self.price[low])
+        return price, self.depth[low if share < 0.5 else high]

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from controlplane.decision.guard import Cell, Reason, Ruling, probe_limit_s, probe_samples
-from controlplane.decision.tuners.base import Wish
-from controlplane.policy import CohortPolicy
+import numpy as np
+
+from controlplane.decision.cells import CellStates
+from controlplane.decision.guard import Reason, probe_limit_s, probe_samples
+from controlplane.decision.observation import Floats
+from controlplane.decision.policy_table import GOODPUT
+from controlplane.decision.state import DecisionState
+from controlplane.decision.tuners import goodput
+from controlplane.decision.tuners.base import Situation, Wish
 from controlplane.telemetry import LOAD_BUCKETS
+
+_MEASURE = {
+    "throughput": "tokens/s",
+    "latency": "tokens/s within the SLO",
+    "cost": "tokens per unit of money",
+    "energy": "tokens per joule",
+}
+_FALLBACK = {"no_price": "no price is known", "no_energy": "energy is not measured"}
 
 
 def load_label(bucket: int) -> str:
@@ -16,64 +30,94 @@ def load_label(bucket: int) -> str:
     return f"{least}" if least == LOAD_BUCKETS[bucket] else f"{least}-{LOAD_BUCKETS[bucket]}"
 
 
-def explain(cohort: CohortPolicy, bucket: int, before: Cell, ruling: Ruling, now: float) -> str:
-    """`code 2 -> 4 at load 1: position 2 accepted 71 % (floor 50 %), 212 samples`."""
-    old_k, new_k = before.planned_k, ruling.cell.planned_k
+def explain(
+    state: DecisionState,
+    situation: Situation,
+    wish: Wish,
+    c: int,
+    b: int,
+    old_k: int,
+    new_k: int,
+    reason: Reason,
+    now: float,
+) -> str:
+    """`code 4 -> 6 at load 1: expected +8.1 % tokens/s, 412 samples, drift none`.
+
+    state: after the tick; situation, wish: what it was decided on; c, b: the cohort's and the load's index.
+    """
     move = f"{old_k} -> {new_k}" if old_k != new_k else f"stays at {old_k}"
-    return f"{cohort.name} {move} at load {load_label(bucket)}: {_why(cohort, before, ruling, now)}"
+    why = _why(state, situation, wish, c, b, reason, now)
+    return f"{state.table.names[c]} {move} at load {load_label(b)}: {why}"
 
 
-def _why(cohort: CohortPolicy, before: Cell, ruling: Ruling, now: float) -> str:
-    guard, cell, wish = cohort.guard, ruling.cell, ruling.wish
-    evidence = _evidence(wish, cohort) if wish is not None else ""
-    match ruling.reason:
+def _why(state: DecisionState, situation: Situation, wish: Wish, c: int, b: int, reason: Reason, now: float) -> str:
+    table, cells = state.table, state.cells
+    guard = table.cohorts[c].guard
+    samples = float(situation.estimate.samples[c])
+    evidence = _evidence(situation, wish, c, b, state.drift_at[c], now)
+    match reason:
         case Reason.FIXED:
             return "the policy fixes it"
+        case Reason.NO_LATENCY:
+            return "no step times are known yet"
         case Reason.NO_DATA:
-            return f"{ruling.estimate.samples:.0f} of {guard.min_samples} samples"
+            return f"{samples:.0f} of {guard.min_samples} samples"
         case Reason.SILENT:
             return "no draft was examined"
         case Reason.HOLDING:
-            held = f"changed {now - cell.changed_at:.1f} s ago, hold {guard.hold_s:g} s"
-            return f"{held}, then towards {wish.k}" if wish is not None else held
+            towards = f", then towards {wish.k[c, b]}" if wish.k[c, b] != cells.k[c, b] else ""
+            return f"changed {now - cells.changed_at[c, b]:.1f} s ago, hold {guard.hold_s:g} s{towards}"
         case Reason.WITHIN_TOLERANCE:
             return f"{evidence}; within the tolerance of {100 * guard.tolerance:g} %"
         case Reason.EXPLORED:
             return f"{evidence}; what lies deeper was not measured yet"
+        case Reason.REVERTED:
+            return "the raise is taken back: fewer tokens/s were measured after it than before"
+        case Reason.SLO_VETO | Reason.SLO_LOWERED:
+            slo = 1000 * table.tpot_p95_s[c]
+            over = f"TPOT p95 is over the SLO of {slo:g} ms"
+            return over if reason is Reason.SLO_LOWERED else f"{over}; no rise towards {wish.k[c, b]}"
         case Reason.OFF:
-            return f"{evidence}; next probe in {max(0.0, cell.waits_from + cell.wait_s(cohort) - now):.0f} s"
+            return f"{evidence}; next probe in {_next_probe_s(table.probe_every_s, cells, c, b, now):.0f} s"
         case Reason.PROBE_STARTED:
-            return f"{evidence}; a probe of at most {probe_limit_s(cohort):g} s"
+            return f"{evidence}; a probe of at most {probe_limit_s(table)[c]:g} s"
         case Reason.PROBING | Reason.PROBE_ENDED:
-            seen = cell.probe.evidence.examined[cell.k] if cell.probe is not None else 0
-            samples = f"{seen} of {probe_samples(cohort):.0f} samples"
-            return f"probing, {samples}" if ruling.reason is Reason.PROBING else f"the probe ended with {samples}"
+            seen = state.probes.evidence.examined[c, max(int(cells.k[c, b]), 0)]
+            count = f"{seen:.0f} of {probe_samples(table)[c]:.0f} samples"
+            return f"probing, {count}" if reason is Reason.PROBING else f"the probe ended with {count}"
         case Reason.PROBE_PASSED:
-            return f"the probe passed: {_probed(cohort, before, ruling)}"
+            return f"the probe passed: {evidence}"
         case Reason.PROBE_FAILED:
-            return f"the probe failed: {_probed(cohort, before, ruling)}; next in {cell.wait_s(cohort):g} s"
+            return f"the probe failed: {evidence}; next in {cells.wait_s(table.probe_every_s)[c, b]:g} s"
         case _:
             return evidence
 
 
-def _probed(cohort: CohortPolicy, before: Cell, ruling: Ruling) -> str:
-    """What the probe saw of the positions beyond the resting rung, taken together."""
-    if before.probe is None:
-        return "nothing"
-    first, end = before.k + 1, before.probe.k
-    seen = ruling.estimate.over(before.k, end)
-    place = f"position {end}" if first == end else f"positions {first}-{end}"
-    floor = 100 * cohort.speculation.acceptance_floor
-    return f"{place} accepted {100 * seen.mean:.0f} % (floor {floor:g} %), {seen.examined:.0f} samples"
-
-
-def _evidence(wish: Wish, cohort: CohortPolicy) -> str:
-    if wish.position is None or wish.accepted is None:
+def _evidence(situation: Situation, wish: Wish, c: int, b: int, drift_at: float, now: float) -> str:
+    if situation.table.tuner[c] == GOODPUT and situation.times is not None:
+        return _expected(situation, wish, c, b, drift_at, now)
+    position = int(wish.position[c, b])
+    if position < 0:
         return "nothing was measured yet"
-    if wish.examined < 1.0:
-        return f"position {wish.position + 1} was not examined yet"
-    floor = 100 * cohort.speculation.acceptance_floor
-    return (
-        f"position {wish.position + 1} accepted {100 * wish.accepted:.0f} % (floor {floor:g} %), "
-        f"{wish.examined:.0f} samples"
-    )
+    examined = float(wish.examined[c, b])
+    if examined < 1.0:
+        return f"position {position + 1} was not examined yet"
+    floor = 100 * situation.table.floor[c]
+    accepted = 100 * wish.accepted[c, b]
+    return f"position {position + 1} accepted {accepted:.0f} % (floor {floor:g} %), {examined:.0f} samples"
+
+
+def _expected(situation: Situation, wish: Wish, c: int, b: int, drift_at: float, now: float) -> str:
+    objective = situation.table.objective[c]
+    failing = goodput.fallback(situation, c)
+    measure = _MEASURE["throughput" if failing else objective]
+    gain = float(wish.gain[c, b])
+    expected = f"expected {100 * gain:+.1f} % {measure}" if np.isfinite(gain) else f"the SLO wants K {wish.k[c, b]}"
+    drift = "none" if not np.isfinite(drift_at) or now - drift_at > 60.0 else f"{now - drift_at:.0f} s ago"
+    said = f"{expected}, {situation.estimate.samples[c]:.0f} samples, drift {drift}"
+    return said if failing is None else f"{said} ({objective} is not pursued: {_FALLBACK[failing]})"
+
+
+def _next_probe_s(probe_every_s: Floats, cells: CellStates, c: int, b: int, now: float) -> float:
+    due = float(cells.waits_from[c, b] + cells.wait_s(probe_every_s)[c, b])
+    return max(0.0, due - now)

@@ -1,33 +1,64 @@
-"""What a tuner is: a function from what is believed to the rung it would like. Limits on moving are the guard's."""
+"""What a tuner is: a function from what is believed to the rungs it would like. Limits on moving are the guard's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controlplane.decision.estimate import Estimate
-from controlplane.policy import Speculation
+from controlplane.decision.estimate import Estimate, Hazards, Outlook
+from controlplane.decision.latency import StepTimes
+from controlplane.decision.observation import Flags, Floats, Ints
+from controlplane.decision.policy_table import PolicyTable
+from controlplane.decision.power import Power
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The rung a tuner would like, and what it rests on.
+class Rates:
+    """What busy time costs: money per second of one worker's accelerator, and per joule beyond that. None: unknown."""
 
-    k: a rung of the ladder. position: 0-based position whose conditional acceptance decided, None when none did;
-    accepted: that acceptance; examined: discounted drafts behind it. strength: how far the evidence is beyond the rule,
-    as a share of the floor (for the guard's dead band; infinite when evidence is not the reason). is_unexplored: the
-    rung was never measured. is_blocked: the rung above the present one is given up on evidence while the present one
-    is accepted well, so only a probe can tell whether that still holds.
+    per_second: float | None = None
+    per_joule: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Situation:
+    """All that a tuner may look at. k: [cohorts, loads] i64, where each cell rests.
+
+    share: [cohorts, loads] f64, part of the sequences at a load that are the cohort's. tail: [cohorts] f64, TPOT at the
+    95th percentile over the mean. times: None before any worker was profiled.
     """
 
-    k: int
-    position: int | None = None
-    accepted: float | None = None
-    examined: float = 0.0
-    strength: float = float("inf")
-    is_unexplored: bool = False
-    is_blocked: bool = False
+    table: PolicyTable
+    estimate: Estimate
+    hazards: Hazards
+    outlook: Outlook
+    k: Ints
+    share: Floats
+    tail: Floats
+    times: StepTimes | None
+    power: Power
+    rates: Rates
 
 
-Tuner = Callable[[Estimate, Speculation, int], Wish]
-"""(estimate, speculation, present k) -> Wish. Pure."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Wish:
+    """The rungs that a tuner would like, [cohorts, loads] each, and what they rest on.
+
+    k: a rung of the ladder. gain: how much better it is than where the cell rests, as a share (infinite where it is
+    tried for knowledge, not for gain). is_unexplored: the rung was never measured. is_blocked: the cell rests below a
+    rung that is given up on evidence and would be taken were more accepted, so that only a probe can tell. position:
+    0-based draft position whose conditional acceptance decided, -1 when none did; accepted, examined: that acceptance,
+    and the discounted drafts behind it.
+    """
+
+    k: Ints
+    gain: Floats
+    is_unexplored: Flags
+    is_blocked: Flags
+    position: Ints
+    accepted: Floats
+    examined: Floats
+
+
+Tuner = Callable[[Situation], Wish]
+"""Pure, over all cohorts; the guard takes from it the cells of the cohorts that use it."""

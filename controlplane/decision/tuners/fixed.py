@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from controlplane.decision.estimate import Estimate
-from controlplane.decision.tuners.base import Wish
-from controlplane.policy import Speculation
+import numpy as np
+
+from controlplane.decision.tuners.base import Situation, Wish
 
 
-def wish(estimate: Estimate, speculation: Speculation, k: int) -> Wish:
+def wish(situation: Situation) -> Wish:
     """`start`, whatever was measured."""
-    return Wish(speculation.start)
+    shape = situation.k.shape
+    no, nothing = np.zeros(shape, np.bool_), np.zeros(shape)
+    k = np.broadcast_to(situation.table.start[:, None], shape)
+    return Wish(k, nothing, no, no, np.full(shape, -1), nothing, nothing)

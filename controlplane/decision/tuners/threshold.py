@@ -12,62 +12,114 @@ between the two, noise moves nothing. Seen from outside:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-from controlplane.decision.estimate import ENOUGH, Estimate, Hazard
-from controlplane.decision.tuners.base import Wish
-from controlplane.policy import Speculation
+import numpy as np
+
+from controlplane.decision.estimate import ENOUGH, POOLED_WEIGHT
+from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
+from controlplane.decision.tuners.base import Situation, Wish
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
-    """A rung's evidence. position: the one that decides. is_known: the last position has evidence of its own."""
+    """A rung's evidence, [cohorts] each: the position that decides, and whether it is the rung's last."""
 
-    position: int
-    hazard: Hazard
-    is_known: bool
-
-
-def wish(estimate: Estimate, speculation: Speculation, k: int) -> Wish:
-    """The rung for this evidence when the present one is `k`."""
-    floor, ladder = speculation.acceptance_floor, speculation.ladder
-    best, best_by, is_well = ladder[0], None, True
-    for below, rung in pairwise((0, *(r for r in ladder if r > 0))):
-        judged = _judge(estimate, below, rung)
-        mean, sd, examined = judged.hazard
-        is_bad = examined >= ENOUGH and mean + sd < floor
-        if is_bad or (judged.is_known and rung > k and mean - sd < floor):
-            if rung == ladder[0]:  # there is nothing below it to go to
-                return _because(rung, judged, floor)
-            return _stopped(best, best_by, judged, k, floor, is_well)
-        if rung > k and not judged.is_known:
-            explored = rung if is_well else best
-            return _because(explored, best_by, floor, is_unexplored=is_well)
-        best, best_by, is_well = rung, judged, judged.is_known and mean - sd >= floor
-    return _because(best, best_by, floor)
+    position: Ints
+    mean: Floats
+    sd: Floats
+    examined: Floats
+    is_known: Flags
 
 
-def _judge(estimate: Estimate, below: int, rung: int) -> _Judged:
+@dataclass(slots=True, eq=False)
+class _Walk:
+    """[cohorts, loads] each: how far every cell has come, and what it would say if the walk ended now."""
+
+    is_over: Flags
+    best: Ints
+    is_well: Flags
+    k: Ints
+    by: Ints
+    """The rung whose evidence is shown; 0 for none."""
+    is_unexplored: Flags
+    is_blocked: Flags
+
+
+def wish(situation: Situation) -> Wish:
+    """The rungs for this evidence, given where each cell rests."""
+    table, k = situation.table, situation.k
+    shape = k.shape
+    lowest = np.argmax(table.is_rung, axis=1)[:, None]
+    floor = table.floor
+    no = np.zeros(shape, np.bool_)
+    best = np.broadcast_to(lowest, shape).copy()
+    walk = _Walk(no.copy(), best, ~no, best.copy(), np.zeros(shape, np.int64), no.copy(), no.copy())
+    best_by = np.zeros(shape, np.int64)
+    evidence: dict[int, _Judged] = {}
+    for rung in range(1, RUNGS):
+        is_rung = table.is_rung[:, rung]
+        if not is_rung.any():
+            continue
+        judged = evidence[rung] = _judge(situation, np.maximum(table.below[:, rung], 0), rung)
+        here = is_rung[:, None] & ~walk.is_over
+        is_bad = (judged.examined >= ENOUGH) & (judged.mean + judged.sd < floor)
+        is_doubtful = judged.is_known & (judged.mean - judged.sd < floor)
+        fails = here & (is_bad[:, None] | (is_doubtful[:, None] & (rung > k)))
+        explores = here & ~fails & (rung > k) & ~judged.is_known[:, None]
+        goes_on = here & ~fails & ~explores
+        # Nothing lies below the lowest rung to go to: it is wished for, on evidence against it.
+        is_stuck = fails & (rung == lowest)
+        stays = fails & ~is_stuck & (walk.best == k)
+        rises = fails & ~is_stuck & (walk.best > k)
+        walk.k = np.where(is_stuck | (explores & walk.is_well), rung, np.where(fails | explores, walk.best, walk.k))
+        walk.by = np.where(fails, np.where((stays | rises) & (best_by > 0), best_by, rung), walk.by)
+        walk.by = np.where(explores, best_by, walk.by)
+        walk.is_blocked |= stays & walk.is_well
+        walk.is_unexplored |= explores & walk.is_well
+        walk.is_over |= fails | explores
+        walk.best = np.where(goes_on, rung, walk.best)
+        best_by = np.where(goes_on, rung, best_by)
+        is_good = judged.is_known & (judged.mean - judged.sd >= floor)
+        walk.is_well = np.where(goes_on, is_good[:, None], walk.is_well)
+    walk.k = np.where(walk.is_over, walk.k, walk.best)
+    walk.by = np.where(walk.is_over, walk.by, best_by)
+    return _shown(walk, evidence, floor)
+
+
+def _shown(walk: _Walk, evidence: dict[int, _Judged], floor: Floats) -> Wish:
+    shape = walk.k.shape
+    position, accepted, examined = np.full(shape, -1), np.zeros(shape), np.zeros(shape)
+    for rung, judged in evidence.items():
+        is_by = walk.by == rung
+        position = np.where(is_by, judged.position[:, None], position)
+        accepted = np.where(is_by, judged.mean[:, None], accepted)
+        examined = np.where(is_by, judged.examined[:, None], examined)
+    by_evidence = (walk.by > 0) & ~walk.is_unexplored & (floor[:, None] > 0.0)
+    strength = np.abs(accepted - floor[:, None]) / np.maximum(floor[:, None], 1e-12)
+    gain = np.where(by_evidence, strength, np.inf)
+    return Wish(walk.k, gain, walk.is_unexplored, walk.is_blocked, position, accepted, examined)
+
+
+def _judge(situation: Situation, below: Ints, rung: int) -> _Judged:
     """The last position; while it lacks evidence, all positions of the rung beyond the one below it, together."""
-    last = estimate.at(rung - 1)
-    if last.examined >= ENOUGH:
-        return _Judged(rung - 1, last, True)
-    return _Judged(below, estimate.over(below, rung), False)
+    hazards, estimate = situation.hazards, situation.estimate
+    last = rung - 1
+    is_known = hazards.examined[:, last] >= ENOUGH
+    cohorts = np.arange(len(below))
 
+    def over(counts: Floats) -> Floats:
+        upto = np.concatenate([np.zeros((len(counts), 1)), counts.cumsum(axis=1)], axis=1)
+        out: Floats = upto[:, rung] - upto[cohorts, below]
+        return out
 
-def _stopped(best: int, best_by: _Judged | None, failed: _Judged, k: int, floor: float, is_well: bool) -> Wish:
-    """The walk ended at a rung that fails: below `k` that is the reason to go down, above it the reason to stay."""
-    if best < k:
-        return _because(best, failed, floor)
-    shown = _because(best, best_by or failed, floor)
-    if best > k:
-        return shown
-    return Wish(best, shown.position, shown.accepted, shown.examined, shown.strength, is_blocked=is_well)
-
-
-def _because(k: int, judged: _Judged | None, floor: float, *, is_unexplored: bool = False) -> Wish:
-    if judged is None:
-        return Wish(k, is_unexplored=is_unexplored)
-    mean, _, examined = judged.hazard
-    strength = float("inf") if is_unexplored or floor <= 0.0 else abs(mean - floor) / floor
-    return Wish(k, judged.position, mean, examined, strength, is_unexplored)
+    examined, accepted = over(estimate.evidence.examined), over(estimate.evidence.accepted)
+    worth = examined**2 / np.maximum(over(estimate.squares), 1e-12)
+    mean = (accepted + POOLED_WEIGHT * estimate.pooled) / (examined + POOLED_WEIGHT)
+    sd = np.sqrt(mean * (1.0 - mean) / ((worth + POOLED_WEIGHT) / estimate.spread + 1.0))
+    return _Judged(
+        position=np.where(is_known, last, below),
+        mean=np.where(is_known, hazards.mean[:, last], mean),
+        sd=np.where(is_known, hazards.sd[:, last], sd),
+        examined=np.where(is_known, hazards.examined[:, last], examined),
+        is_known=is_known,
+    )

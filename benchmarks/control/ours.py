@@ -1,0 +1,144 @@
+"""The production controller as an arm: its decide(), guard and plan, ticking once a second of simulated time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from benchmarks.control.arms.base import Setting
+from benchmarks.control.cost import Ints
+from benchmarks.control.profile import MAX_SEQUENCES
+from benchmarks.control.world import StepOutcome
+from controlplane.decision.decide import DecisionState, Observation, decide
+from controlplane.decision.plan import Plan
+from controlplane.policy import Policy, parse_policy
+from controlplane.telemetry import (
+    LOAD_BUCKETS,
+    CohortWindow,
+    LatencyCell,
+    ProfileCell,
+    StepCell,
+    StepCount,
+    WindowId,
+    WorkerWindow,
+    load_bucket,
+)
+
+GUARD = ""
+START_AT = 1_800_000_000.0
+
+
+def policy_of(setting: Setting, speculation: str) -> Policy:
+    """A policy of the profile's cohorts with the shipped guard; the ladder is the profile's."""
+    ladder = list(setting.profile.ladder)
+    start = min(ladder, key=lambda k: abs(k - 2))
+    lines = ["version: 1", "cohorts:"]
+    names = [cohort.name for cohort in setting.profile.cohorts]
+    for i, name in enumerate(names):
+        match = "{}" if i == len(names) - 1 else f"{{headers: {{x-cohort: {name}}}}}"
+        lines += [
+            f"  - name: {name}",
+            f"    match: {match}",
+            f"    speculation: {{{speculation}, ladder: {ladder}, start: {start}, fallback: {ladder[0]}}}",
+            *([f"    guard: {{{GUARD}}}"] if GUARD else []),
+        ]
+    return parse_policy("\n".join(lines))
+
+
+class Ours:
+    """What a worker under our controller does: K from the newest plan, a window and a tick every second."""
+
+    name = "kadence"
+
+    def __init__(self, setting: Setting, speculation: str = "tuner: goodput, slots: ragged") -> None:
+        self._per_tick = setting.profile.steps_per_second
+        self._names = tuple(cohort.name for cohort in setting.profile.cohorts)
+        self.state = DecisionState.start(policy_of(setting, speculation))
+        self._profile = _measured(setting)
+        self._steps: defaultdict[tuple[int, int, int], Counter[tuple[int, int]]] = defaultdict(Counter)
+        self._seconds: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+        self._latency: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+        self._context = setting.profile.cost.context
+        self._ticks = 0
+        self._windows = 0
+        self._k = self._look_up()
+
+    def choose(self, t: int, running: Ints) -> Ints:
+        """K by cohort for step t."""
+        return self._k[int(running.sum())]
+
+    def observe(self, t: int, outcome: StepOutcome) -> None:
+        """Count the step; close the window and tick when a second of steps is full."""
+        running = int(outcome.sequences.sum())
+        bucket, positions = load_bucket(running), 0
+        for c, (n, k) in enumerate(zip(outcome.sequences.tolist(), outcome.k.tolist(), strict=True)):
+            if not n:
+                continue
+            key = (c, bucket, k)
+            counts = self._steps[key]
+            for accepted, sequences in enumerate(outcome.counts[c, : k + 1].tolist()):
+                if sequences:
+                    counts[k, accepted] += sequences
+            self._seconds[key] += n * outcome.seconds
+            positions += n * (k + 1)
+        cell = self._latency[running, positions]
+        cell[0] += 1
+        cell[1] += outcome.seconds
+        cell[2] += outcome.draft_seconds
+        if (t + 1) % self._per_tick == 0:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        now = START_AT + self._ticks
+        tick = decide(self.state, Observation.of([self._window(now)], self._names), now)
+        self.state = tick.state
+        self._k = self._look_up()
+
+    def _window(self, now: float) -> WorkerWindow:
+        by_cohort: defaultdict[int, list[StepCell]] = defaultdict(list)
+        for key in sorted(self._steps):
+            c, bucket, k = key
+            rows = tuple(StepCount(d, a, False, n) for (d, a), n in sorted(self._steps[key].items()))
+            by_cohort[c].append(StepCell(bucket, k, rows, self._seconds[key]))
+        cohorts = tuple(CohortWindow(self._names[c], tuple(cells)) for c, cells in by_cohort.items())
+        latency = tuple(
+            LatencyCell(n, positions, steps, seconds, self._context * n * steps, drafting)  # type: ignore[arg-type]
+            for (n, positions), (steps, seconds, drafting) in self._latency.items()
+        )
+        self._windows += 1
+        window = WorkerWindow(
+            id=WindowId("simulated", 1, self._windows),
+            model="simulated", drafter="simulated@1", device="simulated",
+            started_at=now - 1.0, ended_at=now, busy_s=1.0, energy_uj=None, energy_source="none",
+            plan_version=self._ticks, plan_expired=False, plan_age_s=0.0, running=0, waiting=0, kv_used=0, kv_total=1,
+            cohorts=cohorts, latency=latency, profile=self._profile if self._windows == 1 else (),
+        )  # fmt: skip
+        self._steps.clear()
+        self._seconds.clear()
+        self._latency.clear()
+        return window
+
+    def _look_up(self) -> Ints:
+        """[running, cohort]: what a worker finds in the plan."""
+        state, now = self.state, START_AT + self._ticks
+        plan = Plan(
+            epoch=1, version=self._ticks + 1, issued_at=now, expires_at=now + 10.0, k=state.k_by_load(), fallback={},
+            policy_revision=state.table.revision, survival=state.survival(), price=state.price(),
+            depth=state.depth(), probing=state.probing(),
+        )  # fmt: skip
+        table = np.zeros((MAX_SEQUENCES + 1, len(self._names)), np.int64)
+        for c, name in enumerate(self._names):
+            table[1:, c] = [plan.k_for(name, running, now) for running in range(1, MAX_SEQUENCES + 1)]
+        return table
+
+
+def _measured(setting: Setting) -> tuple[ProfileCell, ...]:
+    """The profile that a worker takes at its start."""
+    generator = setting.generator("profile")
+    return tuple(
+        ProfileCell(n, k, int(setting.profile.cost.context), *setting.cost.measured(n, k, generator))
+        for n in LOAD_BUCKETS
+        for k in setting.profile.ladder
+    )

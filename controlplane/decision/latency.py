@@ -1,0 +1,226 @@
+"""How long a step takes, by running sequences and draft tokens: profiled at a worker's start, corrected by every step.
+
+    seconds(n, K) = verify[n, K] + draft[n, K] + context_s x tokens of context
+
+on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence. An argmax over K does not see an error that
+scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not extrapolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.decision.observation import RUNGS, Floats, Ints
+from controlplane.telemetry import LOAD_BUCKETS, MAX_K, PRICE_LOADS, ProfileCell
+
+LOADS: Floats = np.array(PRICE_LOADS, np.float64)
+"""[loads]: the sequences at which step times are kept."""
+AT_BUCKETS: Ints = np.array([PRICE_LOADS.index(bound) for bound in LOAD_BUCKETS])
+"""Which of LOADS are the bounds of the load buckets."""
+_EDGES = np.sqrt(LOADS[1:] * LOADS[:-1])
+
+LEARNING = 0.02
+"""Weight of one step in the correction of its cell."""
+COMMON_LEARNING = 0.01
+"""Weight of one step in the correction that all cells share (a clock that throttles, a longer context)."""
+LEAST_STEPS = 20.0
+"""Steps of a grid cell without which the common correction speaks for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """The belief. verify, draft: [loads, MAX_K + 1] f64 seconds at LOADS sequences, as profiled.
+
+    verify[l, k]: one forward of k + 1 positions for each of the sequences; its column 0 is a step without a drafter's
+    work. draft[l, k]: drafting k tokens for each. ratio, weight: [loads, MAX_K + 1], measured over profiled seconds and
+    the discounted steps behind it; common_ratio the same of all cells together. context_s: seconds that a token of
+    context costs in a step; context: tokens of it a sequence had while profiling, context_now: has of late.
+    """
+
+    verify: Floats
+    draft: Floats
+    ratio: Floats
+    weight: Floats
+    common_ratio: float = 1.0
+    context_s: float = 0.0
+    context: float = 0.0
+    context_now: float = 0.0
+
+    @classmethod
+    def of(cls, profile: Sequence[ProfileCell]) -> StepTimes | None:
+        """From a profile; None where it does not tell what a second position costs (fewer than two K measured)."""
+        if len({cell.k for cell in profile}) < 2:
+            return None
+        least = min(cell.context for cell in profile)
+        cells = [cell for cell in profile if cell.context == least]
+        loads = sorted({cell.sequences for cell in cells})
+        verify, draft = np.empty((len(loads), RUNGS)), np.empty((len(loads), RUNGS))
+        for i, load in enumerate(loads):
+            at_load = sorted((c for c in cells if c.sequences == load), key=lambda c: c.k)
+            ks = sorted({c.k for c in at_load})
+            seconds = np.array([np.median([c.seconds for c in at_load if c.k == k]) for k in ks])
+            drafting = np.array([np.median([c.draft_seconds for c in at_load if c.k == k]) for k in ks])
+            verify[i] = _spread_over_k(ks, np.maximum(seconds - drafting, 1e-9))
+            draft[i] = _through_zero(ks, drafting)
+        grid = np.ones((len(LOADS), RUNGS))
+        return cls(
+            verify=rising(_over_loads(loads, verify)),
+            draft=np.maximum(_over_loads(loads, draft), 0.0),
+            ratio=grid,
+            weight=np.zeros_like(grid),
+            context_s=_context_s(profile),
+            context=float(least),
+            context_now=float(least),
+        )
+
+    def correct(self, cells: Floats) -> StepTimes:
+        """With a tick's engine steps (telemetry.LatencyCell rows [cells, 6]) taken in."""
+        cells = cells[(cells[:, 2] > 0) & (cells[:, 0] > 0)]
+        if not len(cells):
+            return self
+        sequences, positions, steps, seconds, context = cells[:, :5].T
+        k = np.maximum(positions / sequences - 1.0, 0.0)
+        beyond = np.where(context > 0, context / steps - self.context * sequences, 0.0)
+        measured = seconds / steps / (self.profiled(sequences, k) + self.context_s * np.maximum(beyond, 0.0))
+        flat = np.searchsorted(_EDGES, sequences) * RUNGS + np.rint(k).astype(np.int64).clip(0, MAX_K)
+        # A cell between K = 0 and a whole token per sequence mixes both: it belongs to neither.
+        is_whole = (k == 0.0) | (k >= 0.75)
+        grid = len(LOADS) * RUNGS
+        n = np.bincount(flat[is_whole], steps[is_whole], grid).reshape(len(LOADS), RUNGS)
+        total = np.bincount(flat[is_whole], (measured * steps)[is_whole], grid).reshape(len(LOADS), RUNGS)
+        mean = total / np.maximum(n, 1e-12)
+        keep = (1.0 - LEARNING) ** n
+        heard = n > 0
+        weight = np.where(heard, self.weight * keep + (1.0 - keep) / LEARNING, self.weight)
+        share = np.where(heard, ((1.0 - keep) / LEARNING) / np.maximum(weight, 1e-12), 0.0)
+        common_keep = (1.0 - COMMON_LEARNING) ** steps.sum()
+        overall = float((measured * steps).sum() / steps.sum())
+        told = float((sequences * steps)[context > 0].sum())
+        context_now = float(context.sum()) / told if told else self.context_now
+        return replace(
+            self,
+            ratio=self.ratio + share * (mean - self.ratio),
+            weight=weight,
+            common_ratio=self.common_ratio * common_keep + overall * (1.0 - common_keep),
+            context_now=self.context_now * common_keep + context_now * (1.0 - common_keep),
+        )
+
+    def profiled(self, sequences: Floats, k: Floats) -> Floats:
+        """Seconds of a step before corrections, at any number of sequences and mean draft tokens [n] f64."""
+        verify, draft = _between(self.verify, sequences, k), _between(self.draft, sequences, k)
+        total: Floats = verify + draft
+        return total
+
+    @property
+    def correction(self) -> Floats:
+        """[loads, MAX_K + 1]: measured over profiled; where little was measured, what was measured elsewhere."""
+        trust = self.weight / (self.weight + LEAST_STEPS)
+        out: Floats = trust * self.ratio + (1.0 - trust) * self.common_ratio
+        return out
+
+    @property
+    def verifying(self) -> Floats:
+        """[loads, MAX_K + 1] seconds of the forward, corrected, never falling with more positions."""
+        reading = self.context_s * max(self.context_now - self.context, 0.0) * LOADS
+        return rising((self.verify + reading[:, None]) * self.correction)
+
+    @property
+    def starting(self) -> Floats:
+        """[loads] seconds that drafting costs before its first pass: where the line through K meets K = 0."""
+        late = (self.drafting[:, -1] - self.drafting[:, 1]) / (MAX_K - 1)
+        out: Floats = np.clip(self.drafting[:, 1] - late, 0.0, self.drafting[:, 1])
+        return out
+
+    @property
+    def drafting(self) -> Floats:
+        """[loads, MAX_K + 1] seconds of drafting, corrected."""
+        out: Floats = self.draft * self.correction
+        return out
+
+
+def rising(table: Floats) -> Floats:
+    """The nearest table (least squares, row by row) that does not fall along K: pool adjacent violators."""
+    return np.array([_isotonic(row) for row in table])
+
+
+def _isotonic(values: Floats) -> Floats:
+    if (np.diff(values) >= 0).all():
+        return values
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        mean, size = float(value), 1
+        while blocks and blocks[-1][0] > mean:
+            last, many = blocks.pop()
+            mean, size = (last * many + mean * size) / (many + size), many + size
+        blocks.append((mean, size))
+    return np.concatenate([np.full(size, mean) for mean, size in blocks])
+
+
+def _context_s(profile: Sequence[ProfileCell]) -> float:
+    """Median extra seconds per token of context, over the sizes that were measured at two contexts; 0 without."""
+    by_size: dict[tuple[int, int], dict[int, float]] = {}
+    for cell in profile:
+        by_size.setdefault((cell.sequences, cell.k), {})[cell.context] = cell.seconds
+    slopes = [
+        (at[max(at)] - at[min(at)]) / (sequences * (max(at) - min(at)))
+        for (sequences, _), at in by_size.items()
+        if len(at) > 1
+    ]
+    return max(float(np.median(slopes)), 0.0) if slopes else 0.0
+
+
+def _spread_over_k(ks: Sequence[int], seconds: Floats) -> Floats:
+    """[MAX_K + 1] from the measured K: linear between them and on beyond the last, never out of K = 0."""
+    above = [(k, s) for k, s in zip(ks, seconds, strict=True) if k > 0]
+    out = np.empty(RUNGS)
+    out[1:] = _linear(np.arange(1, RUNGS), [k for k, _ in above], [s for _, s in above])
+    out[0] = seconds[0] if ks[0] == 0 else out[1]
+    spread: Floats = np.maximum(out, seconds.min() * 0.5)
+    return spread
+
+
+def _through_zero(ks: Sequence[int], seconds: Floats) -> Floats:
+    """[MAX_K + 1] of drafting: nothing for K = 0; linear between and beyond what was measured, also below it."""
+    known = [(k, s) for k, s in zip(ks, seconds, strict=True) if k > 0]
+    out = np.zeros(RUNGS)
+    out[1:] = _linear(np.arange(1, RUNGS), [k for k, _ in known], [s for _, s in known])
+    return np.maximum(out, 0.0)
+
+
+def _over_loads(loads: Sequence[int], table: Floats) -> Floats:
+    """[measured loads, MAX_K + 1] brought to LOADS: linear in the number of sequences, and on beyond the ends."""
+    if len(loads) == 1:
+        return np.repeat(table, len(LOADS), axis=0)
+    columns = [_linear(LOADS, loads, table[:, k]) for k in range(table.shape[1])]
+    everywhere: Floats = np.maximum(np.stack(columns, axis=1), table.min(axis=0) * 0.5)
+    return everywhere
+
+
+def _linear(
+    x: Floats | np.ndarray[tuple[int], np.dtype[np.int64]], xs: Sequence[float], ys: Sequence[float] | Floats
+) -> Floats:
+    """Linear interpolation that goes on with the last slope beyond the last point (np.interp stops there)."""
+    if len(xs) == 1:
+        return np.full(len(x), float(ys[0]))
+    inside = np.interp(x, xs, ys)
+    slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    beyond: Floats = np.where(x > xs[-1], ys[-1] + max(slope, 0.0) * (x - xs[-1]), inside)
+    return beyond
+
+
+def _between(table: Floats, sequences: Floats, k: Floats) -> Floats:
+    """The table at any point: linear in the number of sequences and in k; held at its edges."""
+    n = np.clip(sequences, LOADS[0], LOADS[-1])
+    high = np.searchsorted(LOADS, n).clip(1, len(LOADS) - 1)
+    low = high - 1
+    across = (n - LOADS[low]) / (LOADS[high] - LOADS[low])
+    k = np.clip(k, 0.0, MAX_K)
+    left = np.minimum(k.astype(np.int64), MAX_K - 1)
+    along = k - left
+    at_low = table[low, left] * (1 - along) + table[low, left + 1] * along
+    at_high = table[high, left] * (1 - along) + table[high, left + 1] * along
+    out: Floats = at_low * (1 - across) + at_high * across
+    return out

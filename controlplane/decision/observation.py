@@ -1,0 +1,239 @@
+"""What one tick saw, of all workers together: windows merged into arrays over the policy's cohorts.
+
+Merging is adding, so neither the order of the windows nor how cohorts are spread over workers matters. A cohort that
+the policy does not name (it was renamed while requests ran) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from controlplane.step_columns import StepColumns
+from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS, MAX_K, ProfileCell, WorkerWindow
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+BUCKETS, RUNGS, BINS = len(LOAD_BUCKETS), MAX_K + 1, len(LATENCY_BOUNDS_S) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """Counts by draft position, f64 [..., MAX_K]; position j is the (j + 1)-th draft token.
+
+    planned: steps whose K reaches the position. drafted: those that had a token there. reached: planned ones that kept
+    all tokens before it and went on. examined: those of them that had a token there; accepted: how many of these were
+    kept, or the sum of their overlap mass where the kernel gave it.
+    """
+
+    planned: Floats
+    drafted: Floats
+    reached: Floats
+    examined: Floats
+    accepted: Floats
+
+    @classmethod
+    def nothing(cls, *shape: int) -> Evidence:
+        return cls(*(np.zeros((*shape, MAX_K)) for _ in range(5)))
+
+    def __add__(self, other: Evidence) -> Evidence:
+        return Evidence(
+            self.planned + other.planned,
+            self.drafted + other.drafted,
+            self.reached + other.reached,
+            self.examined + other.examined,
+            self.accepted + other.accepted,
+        )
+
+    def at(self, index: int | tuple[int, ...] | Flags | Ints) -> Evidence:
+        """Of some of the cohorts or cells."""
+        return Evidence(
+            self.planned[index], self.drafted[index], self.reached[index], self.examined[index], self.accepted[index]
+        )
+
+    def alone(self) -> Evidence:
+        """[MAX_K] as the only row of [1, MAX_K]."""
+        return Evidence(*(a[None] for a in self._all()))
+
+    def summed(self, group: Ints, groups: int) -> Evidence:
+        """Rows added up by `group` [rows] i64 into [groups, MAX_K]."""
+        return Evidence(*(_grouped(a, group, groups) for a in self._all()))
+
+    def _all(self) -> tuple[Floats, ...]:
+        return (self.planned, self.drafted, self.reached, self.examined, self.accepted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """The tick's steps by (cohort, load bucket, K asked for, whether a shadow), sorted by these.
+
+    cohort, load_bucket, k: [cells] i64. is_shadow: [cells] bool. steps, emitted, emitted_squared, seconds: [cells] f64,
+    sums over real steps (a shadow has none) of 1, the tokens, their square, and wall seconds. evidence: [cells, MAX_K].
+    """
+
+    cohort: Ints
+    load_bucket: Ints
+    k: Ints
+    is_shadow: Flags
+    steps: Floats
+    emitted: Floats
+    emitted_squared: Floats
+    seconds: Floats
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """cells: steps by cell. tpot: [cohorts, bins] i64 of LATENCY_BOUNDS_S, tpot_sum_s [cohorts].
+
+    latency: [cells, 6] f64, engine steps as telemetry.LatencyCell. power: [windows, 4] f64 of those with an energy
+    reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters: names seen.
+    """
+
+    cells: Cells
+    tpot: Ints
+    tpot_sum_s: Floats
+    latency: Floats
+    power: Floats
+    profile: tuple[ProfileCell, ...]
+    drafters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, windows: Sequence[WorkerWindow], cohorts: Sequence[str]) -> Observation:
+        """Of a tick's windows; `cohorts` names what cohort indices mean."""
+        columns = [w.columns if w.columns is not None else StepColumns.of(w.cohorts) for w in windows]
+        index = {name: i for i, name in enumerate(cohorts)}
+        known = [np.array([index.get(name, -1) for name in c.cohorts], np.int64) for c in columns]
+        tpot, tpot_sum_s = np.zeros((len(cohorts), BINS), np.int64), np.zeros(len(cohorts))
+        for c, where in zip(columns, known, strict=True):
+            named = where >= 0  # a window names a cohort once, so that plain indexing adds up
+            tpot[where[named]] += c.tpot[named]
+            tpot_sum_s[where[named]] += c.tpot_sum_s[named]
+        return cls(
+            cells=_merged(columns, known, len(cohorts)),
+            tpot=tpot,
+            tpot_sum_s=tpot_sum_s,
+            latency=_table((cell for w in windows for cell in w.latency), 6),
+            power=_table(
+                ((w.seconds, w.busy_s, w.positions, w.energy_uj / 1e6) for w in windows if w.energy_uj is not None), 4
+            ),
+            profile=tuple(cell for w in windows for cell in w.profile),
+            drafters=tuple(sorted({w.drafter for w in windows})),
+        )
+
+
+def _table(rows: Iterable[Sequence[float]], width: int) -> Floats:
+    return np.array(list(rows), np.float64).reshape(-1, width)
+
+
+def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int) -> Cells:
+    """The cells of all windows with equal keys added up."""
+    if not columns:
+        empty, none = np.zeros(0), np.zeros(0, np.int64)
+        return Cells(none, none, none, none.astype(np.bool_), empty, empty, empty, empty, Evidence.nothing(0))
+    cohort = np.concatenate([where[c.cohort] for c, where in zip(columns, known, strict=True)])
+    k = np.minimum(np.concatenate([c.k for c in columns]), MAX_K)
+    bucket = np.concatenate([c.load_bucket for c in columns])
+    is_shadow = np.concatenate([c.is_shadow for c in columns])
+    # Where each cell of each window goes: the place of its key among the keys that occur.
+    key = ((cohort * BUCKETS + bucket) * RUNGS + k) * 2 + is_shadow
+    occurs = np.zeros(cohorts * BUCKETS * RUNGS * 2, np.bool_)
+    is_named = cohort >= 0
+    occurs[key[is_named]] = True
+    keys = np.flatnonzero(occurs)
+    place = np.zeros(len(occurs), np.int64)
+    place[keys] = np.arange(len(keys))
+    goes_to = np.where(is_named, place[np.where(is_named, key, 0)], len(keys))
+    offsets = np.cumsum([0, *(len(c.k) for c in columns[:-1])])
+    row_cell = np.concatenate([c.row_cell + offset for c, offset in zip(columns, offsets, strict=True)])
+    rows = goes_to[row_cell]
+    drafted = np.minimum(np.concatenate([c.drafted for c in columns]), MAX_K)
+    accepted = np.minimum(np.concatenate([c.accepted for c in columns]), MAX_K)
+    ended = np.concatenate([c.ended for c in columns])
+    steps = np.concatenate([c.steps for c in columns]).astype(np.float64)
+    if not is_named.all():
+        kept = rows < len(keys)
+        rows, drafted, accepted, ended, steps = rows[kept], drafted[kept], accepted[kept], ended[kept], steps[kept]
+    overlap = _merged_overlap([c.overlap for c in columns], goes_to, len(keys))
+    overlap_steps = _merged_overlap([c.overlap_steps.astype(np.float64) for c in columns], goes_to, len(keys))
+    seconds = np.bincount(goes_to, np.concatenate([c.step_seconds for c in columns]), len(keys) + 1)[: len(keys)]
+    cell_k, shadow = keys // 2 % RUNGS, (keys % 2).astype(np.bool_)
+    real, tokens = np.where(shadow, 0.0, 1.0), accepted + ~ended
+    return Cells(
+        cohort=keys // (2 * RUNGS * BUCKETS),
+        load_bucket=keys // (2 * RUNGS) % BUCKETS,
+        k=cell_k,
+        is_shadow=shadow,
+        steps=real * np.bincount(rows, steps, len(keys)),
+        emitted=real * np.bincount(rows, steps * tokens, len(keys)),
+        emitted_squared=real * np.bincount(rows, steps * tokens**2, len(keys)),
+        seconds=real * seconds,
+        evidence=_evidence(rows, drafted, accepted, ended, steps, cell_k, overlap, overlap_steps),
+    )
+
+
+def _merged_overlap(overlaps: Sequence[Floats], goes_to: Ints, cells: int) -> Floats:
+    """[cells, MAX_K]: overlap sums of all windows, each as wide as it was deep, added up."""
+    out = np.zeros((cells + 1, MAX_K))
+    start = 0
+    for overlap in overlaps:
+        size, width = overlap.shape
+        if width:
+            # A window names a key once, so that plain indexing adds up; cells of unknown cohorts meet in the last row.
+            out[goes_to[start : start + size], :width] += overlap
+        start += size
+    return out[:cells]
+
+
+def _evidence(
+    rows: Ints,
+    drafted: Ints,
+    accepted: Ints,
+    ended: Flags,
+    steps: Floats,
+    k: Ints,
+    overlap: Floats,
+    overlap_steps: Floats,
+) -> Evidence:
+    """Kaplan-Meier counts of each cell: censored by K, by a silent drafter and by an end inside the draft."""
+    cells = len(k)
+
+    def by(value: Ints, of: Floats) -> Floats:
+        """[cells, MAX_K + 1]: `of` added up by the value of each row."""
+        table: Floats = np.bincount(rows * RUNGS + value, of, cells * RUNGS).reshape(cells, RUNGS).astype(np.float64)
+        return table
+
+    def deeper(counts: Floats) -> Floats:
+        """[cells, MAX_K]: how many lie above position j."""
+        tail: Floats = counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+        return tail
+
+    went_on = np.where(ended, 0.0, steps)
+    kept = deeper(by(accepted, steps))
+    had_token = by(accepted, np.where(drafted > accepted, went_on, 0.0))[:, :-1]
+    could_have = by(accepted, went_on)[:, :-1]
+    is_planned = k[:, None] > np.arange(MAX_K)
+    total = np.bincount(rows, steps, cells)[:, None]
+    examined = kept + had_token
+    has_overlap = (overlap_steps == examined) & (examined > 0)
+    return Evidence(
+        planned=np.where(is_planned, total, 0.0),
+        drafted=deeper(by(drafted, steps)),
+        # A step that drafted beyond its K (none should) is taken at its word.
+        reached=np.maximum(kept + np.where(is_planned, could_have, 0.0), examined),
+        examined=examined,
+        accepted=np.where(has_overlap, np.minimum(overlap, examined), kept),
+    )
+
+
+def _grouped(values: Floats, group: Ints, groups: int) -> Floats:
+    """Rows of [rows, width] added up by `group` into [groups, width]."""
+    width = values.shape[1]
+    flat = (group[:, None] * width + np.arange(width)).ravel()
+    out: Floats = np.bincount(flat, values.ravel(), groups * width).reshape(groups, width).astype(np.float64)
+    return out

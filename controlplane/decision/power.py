@@ -1,0 +1,51 @@
+"""What a step costs in joules: idle power, power while busy, and joules a position, fitted to what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.decision.observation import Floats
+
+LEARNING = 0.01
+"""Weight of one window in the fit."""
+LEAST_WINDOWS = 10.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Power:
+    """Discounted normal equations of joules = idle_w (seconds - busy) + busy_w busy + position_j positions.
+
+    moments: [3, 3], products: [3], windows: discounted number of windows behind them.
+    """
+
+    moments: Floats
+    products: Floats
+    windows: float = 0.0
+
+    @classmethod
+    def unknown(cls) -> Power:
+        return cls(np.zeros((3, 3)), np.zeros(3))
+
+    def learn(self, readings: Floats) -> Power:
+        """With a tick's windows [windows, 4]: seconds, busy seconds, positions, joules."""
+        if not len(readings):
+            return self
+        causes = np.stack([readings[:, 0] - readings[:, 1], readings[:, 1], readings[:, 2]], axis=1)
+        keep = (1.0 - LEARNING) ** len(readings)
+        return Power(
+            self.moments * keep + causes.T @ causes,
+            self.products * keep + causes.T @ readings[:, 3],
+            self.windows * keep + len(readings),
+        )
+
+    def joules(self, seconds: Floats, positions: Floats) -> Floats | None:
+        """Of busy steps of so many seconds and positions; None while too little was measured."""
+        if self.windows < LEAST_WINDOWS:
+            return None
+        # A little ridge: windows that all look alike do not tell a busy second from its positions.
+        ridge = 1e-6 * np.trace(self.moments) / 3.0 * np.eye(3)
+        _, busy_w, position_j = np.maximum(np.linalg.solve(self.moments + ridge, self.products), 0.0)
+        joules: Floats = busy_w * seconds + position_j * positions
+        return joules if bool((joules > 0).all()) else None

@@ -1,0 +1,186 @@
+"""The rung that brings most: expected tokens of a step over what the step costs, for every rung and load.
+
+    throughput, latency   tokens per second           E[N](K) / T(n, K)
+    cost                  tokens per unit of money    E[N](K) / (price x T(n, K) + price of energy x J)
+    energy                tokens per joule            E[N](K) / J(n, K)
+
+Every rung is looked at: padding makes T a staircase, so the best one need not be the first peak. `slots: ragged` prices
+a position by all cohorts of the load together (tuners/slots.py) instead of as if the whole batch used this K.
+`objective: latency` first wants the SLO met: among the rungs that meet it, the one with most tokens per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from controlplane.decision.estimate import Outlook
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
+from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
+from controlplane.decision.tuners.base import Situation, Wish
+from controlplane.decision.tuners.slots import Prices
+from controlplane.telemetry import MAX_K
+
+_BOUNDS = LOADS[AT_BUCKETS]
+
+Fallback = Literal["no_price", "no_energy"]
+"""Why an objective is not pursued, and throughput is instead."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """value: [cohorts, loads, MAX_K + 1] f64, more is better, comparable along K; tpot_s the same, predicted mean."""
+
+    value: Floats
+    tpot_s: Floats
+
+
+def wish(situation: Situation, prices: Prices | None) -> Wish:
+    """The best rung of every cell. Needs situation.times."""
+    scores = score(situation, prices)
+    table, k = situation.table, situation.k
+    allowed = np.where(table.is_rung[:, None, :], scores.value, -np.inf)
+    meets = scores.tpot_s * situation.tail[:, None, None] <= table.tpot_p95_s[:, None, None]
+    wants_slo = np.array([objective == "latency" for objective in table.objective])[:, None, None]
+    is_met = (meets & table.is_rung[:, None, :]).any(axis=2, keepdims=True)
+    quickest = np.where(table.is_rung[:, None, :], -scores.tpot_s, -np.inf)
+    within = np.where(wants_slo & is_met & ~meets, -np.inf, np.where(wants_slo & ~is_met, quickest, allowed))
+    best = within.argmax(axis=2)
+    at_best, at_present = _at(scores.value, best), _at(scores.value, np.maximum(k, 0))
+    meets_now = np.take_along_axis(meets, np.maximum(k, 0)[:, :, None], axis=2)[:, :, 0]
+    cohorts = np.arange(len(best))[:, None]
+    # Net tokens may be none at all; what is gained is then set beside the tokens emitted now.
+    unit = np.where(
+        _is_priced(situation, prices)[:, None], situation.outlook.emitted[cohorts, np.maximum(k, 0)], at_present
+    )
+    gain = (at_best - at_present) / np.maximum(unit, 1e-12)
+    if prices is not None and situation.table.is_ragged.any():
+        # Under a ceiling only what pays is drafted, so a lower one gains nothing: weigh what drafting all would cost.
+        full = _in_full(situation, prices)
+        saved = (_at(full, best) - _at(full, np.maximum(k, 0))) / np.maximum(unit, 1e-12)
+        gain = np.where(situation.table.is_ragged[:, None] & (best < k), saved, gain)
+    gain = np.where((wants_slo & is_met)[:, :, 0] & ~meets_now, np.inf, gain)
+    deciding = np.maximum(best, k) - 1
+    examined = situation.hazards.examined[cohorts, np.maximum(deciding, 0)]
+    is_up = best > k
+    above = table.above[cohorts, np.maximum(k, 0)]
+    return Wish(
+        k=best,
+        gain=gain,
+        is_unexplored=is_up & (examined < 1.0),
+        is_blocked=(best == k) & (above > 0) & (_hoped(situation, scores, prices, k, above) > table.tolerance[:, None]),
+        position=deciding,
+        accepted=situation.hazards.mean[cohorts, np.maximum(deciding, 0)],
+        examined=examined,
+    )
+
+
+def score(situation: Situation, prices: Prices | None) -> Scores:
+    """What every K is worth to every cohort at every load; throughput where the objective cannot be pursued."""
+    times = situation.times
+    if times is None:
+        raise ValueError("goodput needs step times: no worker has been profiled yet")
+    outlook = situation.outlook
+    seconds = uniform_seconds(times, outlook.positions)
+    emitted = outlook.emitted[:, None, :]
+    value = emitted / seconds
+    positions = outlook.positions[:, None, :] * _BOUNDS[:, None]
+    joules = situation.power.joules(seconds, positions)
+    for i, objective in enumerate(situation.table.objective):
+        if objective == "cost" and situation.rates.per_second is not None:
+            money = situation.rates.per_second * seconds[i]
+            if joules is not None:
+                money = money + situation.rates.per_joule * joules[i]
+            value[i] = emitted[i] * _BOUNDS[:, None] / money
+        elif objective == "energy" and joules is not None:
+            value[i] = emitted[i] * _BOUNDS[:, None] / joules[i]
+    ragged = _is_priced(situation, prices)
+    if prices is not None and ragged.any():
+        value[ragged] = net_tokens(outlook, prices)[ragged]
+    return Scores(value, seconds / emitted)
+
+
+def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints, above: Ints) -> Floats:
+    """[cohorts, load buckets]: the gain of the rung above, were every token beyond the present rung kept."""
+    outlook, cohorts, k = situation.outlook, np.arange(len(k))[:, None], np.maximum(k, 0)
+    rung, more = np.maximum(above, 0), np.maximum(above - k, 0)
+    emitted = outlook.emitted[cohorts, k]
+    reached = np.where(k > 0, outlook.survival[cohorts, np.maximum(k - 1, 0)], 1.0)
+    hoped = emitted + reached * more
+    seconds_now = _at(scores.tpot_s, k) * emitted
+    seconds_then = _at(scores.tpot_s, rung) * outlook.emitted[cohorts, rung]
+    gain: Floats = hoped / emitted * seconds_now / np.maximum(seconds_then, 1e-12) - 1.0
+    if prices is None:
+        return gain
+    passes = np.clip(rung - np.maximum(prices.deepest, k), 0, None)
+    net = more * (reached - prices.least) - passes * _own_pass(situation, prices)
+    return np.where(situation.table.is_ragged[:, None], net / emitted, gain)
+
+
+def net_tokens(outlook: Outlook, prices: Prices) -> Floats:
+    """[cohorts, load buckets, MAX_K + 1]: expected tokens of a sequence and step less the price of its positions.
+
+    At the lowest price and greatest depth within the bucket: the rung is a ceiling, under which a worker looks up what
+    pays beside the sequences that run just then. Positions that do not pay are not drafted and cost nothing.
+    """
+    net = outlook.survival[:, None, :] - prices.least[:, None] * outlook.drafted[:, None, :]
+    return _summed(np.where(np.arange(MAX_K) >= prices.deepest[:, None], 0.0, np.maximum(net, 0.0)))
+
+
+def _in_full(situation: Situation, prices: Prices) -> Floats:
+    """The same, were every position of the rung drafted whether it pays or not."""
+    outlook = situation.outlook
+    net = outlook.survival[:, None, :] - prices.least[:, None] * outlook.drafted[:, None, :]
+    is_too_deep = np.arange(MAX_K) >= prices.deepest[:, None]
+    return _summed(np.where(is_too_deep, np.minimum(net, 0.0) - _own_pass(situation, prices)[:, :, None], net))
+
+
+def _own_pass(situation: Situation, prices: Prices) -> Floats:
+    """[cohorts, load buckets]: tokens that a pass of the drafter costs, were it run for one cohort alone."""
+    own: Floats = prices.a_pass / np.maximum(situation.share, 1e-3)
+    return own
+
+
+def _summed(net: Floats) -> Floats:
+    zero = np.zeros((*net.shape[:2], 1))
+    return 1.0 + np.concatenate([zero, net.cumsum(axis=2)], axis=2)
+
+
+def _at(values: Floats, k: Ints) -> Floats:
+    """[cohorts, loads]: values [cohorts, loads, MAX_K + 1] at each cell's K."""
+    out: Floats = np.take_along_axis(values, k[:, :, None], axis=2)[:, :, 0]
+    return out
+
+
+def _is_priced(situation: Situation, prices: Prices | None) -> Flags:
+    """[cohorts]: whether a cohort's positions are priced, net tokens then being what a rung is worth."""
+    return situation.table.is_ragged & (prices is not None)
+
+
+def fallback(situation: Situation, cohort: int) -> Fallback | None:
+    """Why a cohort's objective is not pursued."""
+    objective = situation.table.objective[cohort]
+    if objective == "cost" and situation.rates.per_second is None:
+        return "no_price"
+    if objective == "energy" and situation.power.joules(np.ones((1, 1, 1)), np.ones((1, 1, 1))) is None:
+        return "no_energy"
+    return None
+
+
+def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
+    """[cohorts, loads, MAX_K + 1]: seconds of a step in which every sequence drafts this K.
+
+    positions: [cohorts, MAX_K + 1] expected positions a sequence; fewer than K + 1 where the drafter is often silent.
+    """
+    deep = np.clip(positions - 1.0, 0.0, RUNGS - 1)
+    left = np.minimum(deep.astype(np.int64), RUNGS - 2)
+    along = (deep - left)[:, None, :]
+    verify, drafting = times.verifying[AT_BUCKETS], times.drafting[AT_BUCKETS]
+    seconds: Floats = (
+        verify[:, left].transpose(1, 0, 2) * (1 - along)
+        + verify[:, left + 1].transpose(1, 0, 2) * along
+        + drafting[None, :, :]
+    )
+    return seconds

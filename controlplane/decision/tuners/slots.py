@@ -1,0 +1,172 @@
+"""Which draft positions of a mixed batch pay for the time they add, all cohorts together: a price, and a depth.
+
+At a load of n sequences and a greatest depth d, the positions (cohort, j < d) are taken in the order of what they
+bring, and the batch's tokens over its step time is looked up after each:
+
+    V*, d* = argmax over V and d of (n + sum_{i<=V} S_i) / T(n, V, d)
+
+over all of both, since T is a staircase (adaptive.md 7, the ragged mode). The depth is apart from the price because a
+drafter's pass costs nearly the same for one sequence as for all: whether it is run is decided for the batch. The price
+lies between the last position taken and the first one left, so a sequence that drafts while its positions bring at
+least the price, and no deeper than d*, reproduces V* whatever the mix of the moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.decision.estimate import Outlook
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
+from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
+from controlplane.decision.policy_table import PolicyTable
+from controlplane.telemetry import LOAD_BUCKETS, MAX_K
+
+NOTHING_PAYS = 1.0
+"""No position brings a whole token for certain."""
+
+BINS = 64
+"""With more positions than this times MAX_K, those of a depth that bring about the same are taken together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """price, depth: [len(LOADS)], tokens a position must bring, and the deepest draft worth a pass of the drafter.
+
+    least, deepest: [load buckets], the lowest price and the greatest depth that hold anywhere within a bucket. a_pass:
+    [load buckets], tokens a sequence that are lost to one more pass of the drafter at the bucket's bound.
+    """
+
+    price: Floats
+    depth: Ints
+    least: Floats
+    deepest: Ints
+    a_pass: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slots:
+    """Draft positions by falling `chance`; depth [slots], 0-based; positions, tokens [loads, slots], a sequence's."""
+
+    chance: Floats
+    depth: Ints
+    positions: Floats
+    tokens: Floats
+
+
+def worth(outlook: Outlook) -> Floats:
+    """[cohorts, MAX_K]: P(token j is emitted | it was drafted), made to fall along j: held against the price."""
+    chance = outlook.survival / np.maximum(outlook.drafted, 1e-12)
+    falling: Floats = np.minimum.accumulate(np.minimum(chance, 1.0), axis=1)
+    return falling
+
+
+def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes) -> Prices:
+    """The prices at every load.
+
+    share, k: [cohorts, load buckets], as in Situation; k matters of cohorts that are not ragged.
+    """
+    bucket = np.searchsorted(LOAD_BUCKETS, LOADS)
+    share, k = share[:, bucket], k[:, bucket]
+    slots = _slots(table, outlook, share)
+    base_tokens, base_deep, base_draft = _background(table, outlook, share, k, times)
+    opening, following = _draft_costs(times)
+    best = base_tokens / (_at(times.verifying, base_deep[:, None])[:, 0] + base_draft)
+    at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
+    rows = np.arange(len(LOADS))
+    bounds = np.concatenate([[NOTHING_PAYS], slots.chance, [0.0]])
+    for d in np.flatnonzero(table.is_rung[table.is_ragged].any(axis=0)):
+        if d == 0:
+            continue
+        within = slots.depth < d
+        tokens = _running(base_tokens, slots.tokens * within)
+        positions = _running(base_deep, slots.positions * within)
+        drafting = _running(base_draft + opening * d + times.starting, following[:, None] * slots.positions * within)
+        goodput = tokens / (_at(times.verifying, positions) + drafting)
+        taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
+        # The next position of this depth or less marks the other side of the price.
+        left = _next_within(within)[taken]
+        is_better = goodput[rows, taken] > best
+        best = np.where(is_better, goodput[rows, taken], best)
+        at = np.where(is_better, np.where(left > len(slots.chance), 0.0, (bounds[taken] + bounds[left]) / 2.0), at)
+        depth = np.where(is_better, d, depth)
+    return Prices(at, depth, *_within_buckets(at, depth), a_pass=(best * opening)[AT_BUCKETS])
+
+
+def _next_within(within: Flags) -> Ints:
+    """[slots + 1]: after so many slots, the 1-based index of the next that counts; len + 1 where none is left."""
+    count = len(within)
+    index = np.where(within, np.arange(1, count + 1), count + 1)
+    following = np.minimum.accumulate(index[::-1])[::-1]
+    return np.concatenate([following, [count + 1]])
+
+
+def _slots(table: PolicyTable, outlook: Outlook, share: Floats) -> _Slots:
+    ragged = table.is_ragged
+    top = (RUNGS - 1 - np.argmax(table.is_rung[:, ::-1], axis=1))[ragged]
+    owner, depth = np.nonzero(np.arange(MAX_K) < top[:, None])
+    chance = worth(outlook)[ragged][owner, depth]
+    weight = share[ragged][owner].T
+    positions = weight * outlook.drafted[ragged][owner, depth]
+    tokens = weight * outlook.survival[ragged][owner, depth]
+    if len(owner) > BINS * MAX_K:
+        group = depth * BINS + np.minimum((chance * BINS).astype(np.int64), BINS - 1)
+        many = BINS * MAX_K
+        positions = np.stack([np.bincount(group, row, many) for row in positions])
+        tokens = np.stack([np.bincount(group, row, many) for row in tokens])
+        size = np.bincount(group, minlength=many)
+        used = size > 0
+        chance = (np.bincount(group, chance, many) / np.maximum(size, 1))[used]
+        depth, positions, tokens = np.arange(many)[used] // BINS, positions[:, used], tokens[:, used]
+    order = np.argsort(-chance, kind="stable")
+    return _Slots(chance[order], depth[order], positions[:, order], tokens[:, order])
+
+
+def _background(
+    table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes
+) -> tuple[Floats, Floats, Floats]:
+    """[loads] each: tokens, draft positions and drafting seconds a sequence brings before any priced position."""
+    cohorts = np.arange(len(k))[:, None]
+    others = np.where(table.is_ragged[:, None], 0, np.maximum(k, 0))
+    tokens = (share * outlook.emitted[cohorts, others]).sum(axis=0)
+    deep = (share * (outlook.positions[cohorts, others] - 1.0)).sum(axis=0)
+    draft = (share * times.drafting[np.arange(len(LOADS))[None, :], others]).sum(axis=0)
+    return tokens, deep, draft
+
+
+def _draft_costs(times: StepTimes) -> tuple[Floats, Floats]:
+    """[loads] each: seconds of a pass of the drafter for hardly any sequence, and for all of them beyond that."""
+    a_pass = np.maximum(times.drafting[:, -1] - times.starting, 0.0) / MAX_K
+    opening = np.minimum(a_pass[0], a_pass)
+    return opening, a_pass - opening
+
+
+def _running(base: Floats, added: Floats) -> Floats:
+    """[loads, slots + 1]: `base` and the sums after each slot."""
+    sums: Floats = base[:, None] + np.concatenate([np.zeros((len(base), 1)), added.cumsum(axis=1)], axis=1)
+    return sums
+
+
+def _at(verify: Floats, deep: Floats) -> Floats:
+    """Seconds of each load's forward [loads, slots + 1] at a mean of `deep` draft positions a sequence."""
+    deep = np.clip(deep, 0.0, MAX_K)
+    left = np.minimum(deep.astype(np.int64), MAX_K - 1)
+    along = deep - left
+    rows = np.arange(len(verify))[:, None]
+    seconds: Floats = verify[rows, left] * (1 - along) + verify[rows, left + 1] * along
+    return seconds
+
+
+def _within_buckets(at: Floats, depth: Ints) -> tuple[Floats, Ints]:
+    """[load buckets] each: the lowest price and the greatest depth from the lower end of a bucket to its bound."""
+    least, deepest = [], []
+    low = 1.0
+    for end in AT_BUCKETS:
+        inside = (low <= LOADS) & (LOADS[end] >= LOADS)
+        edge = np.interp(low, LOADS, at)
+        nearest = depth[int(np.abs(LOADS - low).argmin())]
+        least.append(min(float(edge), float(at[inside].min())))
+        deepest.append(max(int(nearest), int(depth[inside].max())))
+        low = LOADS[end] + 1.0
+    return np.array(least), np.array(deepest)
