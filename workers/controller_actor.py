@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import ray
@@ -27,7 +27,8 @@ from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.policies import PolicyEntry, last_of_file, policy_history
 from controlplane.store.queries import last_plan_epoch, last_plan_version, latest_plan, policy_log
-from controlplane.telemetry import Report
+from controlplane.store.recorded import last_windows
+from controlplane.telemetry import Report, WorkerWindow
 from workers.backend import JournalCounts
 from workers.reporter import ControllerUnreachable
 
@@ -37,6 +38,9 @@ NAME = "kadence-controller"
 NAMESPACE = "kadence"
 ANSWER_WITHIN_S = 5.0
 LOOK_FOR_OTHERS_S = 5.0
+REMEMBERED_S = 600.0
+REMEMBERED_WINDOWS = 2000
+"""How much of the journal a restarted controller takes in again: older evidence has faded, and more takes too long."""
 CLOSE_WITHIN_S = 15.0  # longer than the journal takes to give up on a locked database
 
 
@@ -53,7 +57,7 @@ class ControllerState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a controller begins with."""
+    """What a controller begins with; k, windows: the last plan's K, and what was seen before it, where it goes on."""
 
     policy_text: str
     last_version: int
@@ -62,6 +66,8 @@ class Start:
     last_epoch: int = 0
     file_revision: str | None = None
     alerts: tuple[Alert, ...] = ()
+    k: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    windows: Sequence[WorkerWindow] = ()
 
 
 def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
@@ -77,7 +83,9 @@ def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
         return Start(policy_text, version, last_epoch=epoch, alerts=alerts)
     kill_switch = cast("KillSwitch", plan.kill_switch)
     why = "restart of the controller"
-    return Start(applied[0].text, version, kill_switch, why, epoch, last_of_file(engine, FILE), alerts)
+    windows = last_windows(engine, REMEMBERED_S, REMEMBERED_WINDOWS)
+    file_revision = last_of_file(engine, FILE)
+    return Start(applied[0].text, version, kill_switch, why, epoch, file_revision, alerts, plan.k, windows)
 
 
 def _was_restarted() -> bool:
@@ -123,6 +131,8 @@ class ControllerActor:
         watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
         self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
         self._policy.put(policy, "kadence", start.why)
+        if start.k:
+            self._controller.resume(start.k, start.windows, time.time())
         if start.kill_switch != "off":
             self._controller.set_kill_switch(start.kill_switch, by="kadence", why=start.why, now=time.time())
         loop = asyncio.get_running_loop()

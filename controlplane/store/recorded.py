@@ -107,6 +107,19 @@ def count_ticks(engine: sa.Engine, epoch: int, range: TimeRange) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(Tick).where(*where)) or 0
 
 
+def last_windows(engine: sa.Engine, seconds: float, at_most: int) -> list[WorkerWindow]:
+    """Windows taken in within `seconds` before the last tick on record, the newest `at_most` or so, oldest first."""
+    with engine.connect() as connection:
+        last = connection.scalar(sa.select(sa.func.max(Tick.at)))
+        if last is None:
+            return []
+        within = (Window.tick_at >= last - seconds, Window.tick_at <= last)
+        newest = sa.select(Window.tick_at).where(*within).order_by(Window.tick_at.desc())
+        first = connection.scalar(newest.offset(at_most).limit(1))
+        found = _windows(connection, last - seconds if first is None else first, last)
+    return [window for at in sorted(found) for window in found[at]]
+
+
 def applied_policies(engine: sa.Engine, until: float) -> list[AppliedPolicy]:
     """All that were put in force before `until`, earliest first."""
     table = PolicyRevision

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from controlplane.decision.plan import Plan
+from controlplane.policy import parse_policy
 from controlplane.policy_watch import POLL_S
 from controlplane.settings import Settings, load_settings
 from controlplane.store.engine import open_database
+from controlplane.store.journal import SqlJournal
 from controlplane.store.models import Request
-from controlplane.telemetry import Report
+from controlplane.telemetry import LOAD_BUCKETS, Report, StepCount
 from workers import controller_actor
 from workers.controller_actor import ControllerActor, ControllerState, SteppedDown
 
@@ -193,3 +196,31 @@ def test_the_history_has_everything_that_was_put_in_force(settings: Settings) ->
 
     run(settings, ask)
     assert found == [("ada", "more"), ("kadence", "start")]
+
+
+def test_a_restarted_controller_goes_on_with_the_k_and_the_beliefs_of_the_journal(
+    settings: Settings, make_worker_window: Any, make_cohort_window: Any
+) -> None:
+    policy = parse_policy(FIRST.replace("tuner: fixed,", "tuner: threshold, acceptance_floor: 50%,"))
+    by_load = (4, 0, *(2,) * (len(LOAD_BUCKETS) - 2))
+    now = time.time()
+    plan = Plan(time.time_ns(), 7, now - 5, now + 5, {"default": by_load}, {"default": 0}, policy.revision)
+    steps = make_cohort_window("default", (StepCount(4, 3, False, 200),))
+    report = Report(make_worker_window(1, (steps,), started_at=now - 6))
+    journal = SqlJournal(open_database(settings.database_url))
+    journal.policy_applied(policy, by="ada", why="learn", now=now - 60)
+    journal.record([report], [], plan, now - 5)
+    journal.close()
+
+    async def look(actor: ControllerActor) -> None:
+        believed.append(actor._controller.state.estimate.hazards().mean[0, :4].round(1).tolist())
+        await actor.report([report])
+
+    believed: list[list[float]] = []
+    state = run(settings, look, is_revival=True)
+    assert (state.plan.k["default"], state.plan.version > 7) == (by_load, True)
+    # Of 200 drafts three tokens were kept and the fourth was not.
+    assert believed == [[1.0, 1.0, 1.0, 0.0]]
+    # What the journal had must not count again, when a worker that heard no answer sends it once more.
+    assert state.counts.reports_refused["duplicate"] == 1
+    assert (run(settings, nothing).plan.k["default"][0]) == 2

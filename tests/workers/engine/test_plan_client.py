@@ -12,7 +12,7 @@ import structlog
 
 from controlplane.decision.plan import Plan, StagedPlan
 from controlplane.policy import parse_policy
-from controlplane.telemetry import LOAD_BUCKETS, MAX_K
+from controlplane.telemetry import LOAD_BUCKETS, MAX_K, PRICE_LOADS
 from workers.plan_client import PlanClient, constant_plan, unplanned
 
 POLICY = """
@@ -241,8 +241,9 @@ def test_a_renewal_that_changes_nothing_but_the_kill_switch_is_obeyed(sequences,
 
 
 def test_positions_that_do_not_pay_at_this_load_are_dropped(sequences, make_client) -> None:
-    price = tuple(0.3 if bound <= 2 else 0.6 for bound in LOAD_BUCKETS)
-    client = make_client(make_plan(survival={"default": (0.9, 0.5, 0.35, 0.2)}, price=price))
+    price = tuple(0.3 if running <= 2 else 0.6 for running in PRICE_LOADS)
+    plan = make_plan(survival={"default": (0.9, 0.5, 0.35, 0.2)}, price=price, depth=(MAX_K,) * len(PRICE_LOADS))
+    client = make_client(plan)
     assert client.k_for(sequences[:2]) == (3, 3)
     assert client.k_for(sequences)[:2] == (1, 1)
 
