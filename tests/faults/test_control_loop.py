@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 def learn(system) -> int:
     """Let control settle; the K that it came to, which differs from start and fallback."""
-    system.run(60)
+    system.run(20)
     k = system.worker.k
     assert k == system.ladder[-1]
     return k
@@ -120,10 +120,10 @@ def test_of_two_controllers_the_later_epoch_wins_and_the_other_is_not_heard(syst
 def test_a_workers_clock_that_jumps_changes_no_k(system, jump_s) -> None:
     k = learn(system)
     system.time.worker_off = jump_s
-    assert set(system.run(60)) == {k}
+    assert set(system.run(25)) == {k}
     assert system.worker.client.age_s < system.ttl_s
     system.time.worker_off = 0.0  # and back
-    assert set(system.run(60)) == {k}
+    assert set(system.run(25)) == {k}
 
 
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S, 30.0, -30.0])
@@ -131,11 +131,11 @@ def test_a_controllers_clock_that_jumps_costs_no_more_than_the_fallback_and_the_
     """Neither the worker's clock nor the plan before can confirm what it says: its plans lapse, until it is right."""
     k = learn(system)
     system.time.controller_off = jump_s
-    used = system.run(60)
+    used = system.run(25)
     assert set(used) == {k, system.fallback}
     assert set(used[int(system.ttl_s) + 1 :]) == {system.fallback}
-    assert system.worker.client.age_s == pytest.approx(61.0, abs=2.0)
-    assert sum(system.worker.client.refused.values()) >= 50
+    assert system.worker.client.age_s == pytest.approx(26.0, abs=2.0)
+    assert sum(system.worker.client.refused.values()) >= 20
     system.time.controller_off = 0.0
     assert set(system.run(10)[2:]) == {k}
 
@@ -180,11 +180,11 @@ def inflict(system, fault: str, numbers: random.Random) -> None:
             system.worker.client.accept(other.tick(system.t0 + time.now))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_any_sequence_of_faults_leaves_a_legal_k_and_heals(system, seed) -> None:
     numbers = random.Random(seed)
     legal = {*system.ladder, system.fallback}
-    for _ in range(60):
+    for _ in range(25):
         inflict(system, numbers.choice(FAULTS), numbers)
         used = system.run(numbers.randrange(1, 15))
         client = system.worker.client
