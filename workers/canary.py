@@ -90,7 +90,7 @@ class Canary:
 
     def begin(self, request: EngineRequest) -> None:
         """A request was taken in."""
-        if self._share > 0 and is_reproducible(request.sampling):
+        if self._share > 0 and is_reproducible(request):
             self._followed[request.request_id] = _Followed(request)
 
     def follow(self, chunk: Chunk) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -22,6 +22,11 @@ NEAR_TIE = {torch.bfloat16: 3e-2, torch.float16: 5e-3, torch.float32: 1e-5}
 Measured on SmolLM2-135M, 459 positions, slots against the library's own attention: at most 2.8e-2 in bf16 and 1.1e-6
 in fp32 (docs/canary.md). float16 has three bits more than bf16.
 """
+
+
+SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "ignore_eos", "min_tokens"})
+REQUEST = frozenset({"request_id", "prompt_token_ids", "sampling", "cohort", "tenant", "route", "stream", "created_at"})
+"""What `compare` knows of a request. A wish that is new here would make right text look wrong: it is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,16 @@ class Comparison:
         )
 
 
-def is_reproducible(sampling: SamplingParams) -> bool:
-    """Whether the text is a function of the request alone: greedy, or seeded."""
-    return sampling.temperature == 0 or sampling.seed is not None
+def is_reproducible(request: EngineRequest) -> bool:
+    """Whether `compare` can tell what the text must be: greedy or seeded, and with no wish that it does not know."""
+    sampling = request.sampling
+    is_determined = sampling.temperature == 0 or sampling.seed is not None
+    return is_determined and _asks_only(sampling, SAMPLING) and _asks_only(request, REQUEST)
+
+
+def _asks_only(wishes: EngineRequest | SamplingParams, known: frozenset[str]) -> bool:
+    """Whether everything but the `known` fields is left at its default."""
+    return all(getattr(wishes, f.name) == f.default for f in fields(wishes) if f.name not in known)
 
 
 def noise_seed_of(sampling: SamplingParams) -> int:

@@ -13,6 +13,7 @@ from controlplane.controller import Controller
 from controlplane.decision.decide import Decision
 from controlplane.decision.guard import Reason
 from controlplane.policy import parse_policy
+from controlplane.replay import as_stored, compare
 from controlplane.telemetry import Report
 
 POLICY = parse_policy("""
@@ -161,3 +162,11 @@ def test_a_journal_that_fails_does_not_keep_the_drafter_running(report: Any) -> 
     control = Controller(POLICY, Broken(), epoch=int(T0 * 1e9))
     assert k(control.observe(report(WRONG))) == 0
     assert control.journal_failures == 1
+
+
+def test_a_replay_of_the_journal_leaves_these_decisions_out(
+    control: Controller, report: Any, journal: KeptJournal
+) -> None:
+    """They belong to no tick, and the plan's K and version are as if they had not been."""
+    control.observe(report(WRONG))
+    assert compare(map(as_stored, journal.decisions), []) == []

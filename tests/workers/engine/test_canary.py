@@ -12,6 +12,7 @@ import workers.verifier
 from kernels.verify import Verdict
 from workers import canary as canary_module
 from workers.canary import PIECE_ROWS, Canary
+from workers.canary_score import is_reproducible
 from workers.target import Target
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}
@@ -227,6 +228,14 @@ def test_text_that_depends_on_chance_is_not_checked(serve, ask, prompts, samplin
     served = serve(4, "close")
     served.submit(ask(prompts[4], **sampling))
     assert served.drain().settle().checks == []
+
+
+def test_a_request_with_a_wish_that_is_new_to_the_canary_is_not_checked(ask, prompts, monkeypatch) -> None:
+    """A penalty or a grammar that the comparison does not know would make right text look wrong."""
+    assert is_reproducible(ask(prompts[4]))
+    monkeypatch.setattr(workers.canary_score, "SAMPLING", workers.canary_score.SAMPLING - {"min_tokens"})
+    assert is_reproducible(ask(prompts[4]))
+    assert not is_reproducible(ask(prompts[4], min_tokens=2))
 
 
 def test_text_that_was_never_drafted_is_not_checked(serve, ask, prompts) -> None:
