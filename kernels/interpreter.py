@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 _corrected: list[bool] = []
+_hastened: list[bool] = []
 
 
 def correct_interpreter() -> None:
@@ -37,6 +38,32 @@ def correct_interpreter() -> None:
     InterpreterBuilder.cast_impl = cast_impl
     InterpreterBuilder.create_dot = create_dot
     _corrected.append(True)
+
+
+def hasten_interpreter() -> None:
+    """Halve the time of this process' interpreter, which no longer gives back what it replaces in triton.language.
+
+    It replaces the language's functions by interpreted ones at every call of a device function, thousands of times a
+    launch; once a process does, where nothing is compiled.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    if not hasattr(interpreter, "_LangPatchScope") or _hastened:
+        return
+    patch, patched_functions, patched_modules = interpreter._patch_lang, set(), set()
+
+    def patch_once(function: Any) -> Any:
+        if function not in patched_functions:
+            patched_functions.add(function)
+            modules = frozenset(id(m) for m in function.__globals__.values() if m is tl or m is tl.core)
+            if modules not in patched_modules:
+                patched_modules.add(modules)
+                patch(function)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_once
+    _hastened.append(True)
 
 
 def round_to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -71,8 +71,10 @@ def build(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Limits]:
 def run_interpreted(output: str) -> None:
     from kernels.filters import fused
     from kernels.filters.launches import launches
+    from kernels.interpreter import hasten_interpreter
     from kernels.launch import Launch
 
+    hasten_interpreter()
     listed, unlisted, run, empty = launches(), [], Launch.run, torch.empty
 
     def recorded(launch: Launch, grid: tuple[int, ...], *arguments: Any) -> None:

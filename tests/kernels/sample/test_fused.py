@@ -82,10 +82,12 @@ def build(name: str) -> dict[str, Any]:
 def run_interpreted(output: str) -> None:
     """Run all cases on the fused backend; fresh memory holds garbage, so that a forgotten write is seen."""
     from kernels.filters.launches import launches as filter_launches
+    from kernels.interpreter import hasten_interpreter
     from kernels.launch import Launch
     from kernels.sample import fused  # noqa: F401  (decorated here, before memory is poisoned)
     from kernels.sample.launches import launches
 
+    hasten_interpreter()
     listed, unlisted, run, empty = (*launches(), *filter_launches()), [], Launch.run, torch.empty
 
     def recorded(launch: Launch, grid: tuple[int, ...], *arguments: Any) -> None:
