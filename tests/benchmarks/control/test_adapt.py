@@ -127,6 +127,7 @@ def test_every_evidence_step_is_one_sequence_that_drafted_and_follows_the_law(sm
     seen = np.array(trackers[0].seen)
     assert (seen.sum(axis=(1, 2)) == 1).all()
     assert not seen[:, 0].any()
+    assert not np.triu(seen, 1).any()
     before, after = seen[: adapt.STEPS_BEFORE].sum(axis=0), seen[adapt.STEPS_BEFORE :].sum(axis=0)
     for counts, level in ((before, HIGH), (after, LOW)):
         expected = survival_of(small.cohorts[0], np.array([level]), 1)[0, 1]

@@ -152,6 +152,25 @@ def test_ema_tiers_at_zero_try_again_at_the_next_move(small) -> None:
     assert arm.choose(15, np.array([20, 20])).tolist() == [1, 1]
 
 
+def test_ema_tiers_go_down_where_the_average_fell_below_the_next_lower_tier(small) -> None:
+    arm, running = EmaTiers(setting(small)), np.array([1, 1])
+    for t in range(10, 60, 5):
+        arm.observe(t, outcome(small, [1, 1], [4, 4], [[4], [4]]))
+        arm.choose(t, running)
+    for t in range(60, 120, 5):
+        arm.observe(t, outcome(small, [1, 1], [4, 4], [[0], [4]]))
+        arm.choose(t, running)
+    assert arm.choose(121, running).tolist() == [1, 4]
+
+
+def test_the_lifetime_rule_counts_a_position_as_drafted_only_where_it_was(small) -> None:
+    arm = LifetimeRates(setting(small))
+    arm.observe(0, outcome(small, [1, 0], [4, 0], [[4], []]))
+    for t in range(1, 20):
+        arm.observe(t, outcome(small, [1, 0], [1, 0], [[1], []]))
+    assert arm.choose(20, np.array([1, 0])).tolist() == [4, 4]
+
+
 def test_the_lifetime_rule_never_learns_again_once_it_stopped_drafting(small) -> None:
     arm, running = LifetimeRates(setting(small)), np.array([8, 8])
     for t in range(20):
