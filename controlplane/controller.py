@@ -14,17 +14,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from controlplane.alerts import Alert, AlertBook, CanaryCheck
-from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Reason, decide, observe
+from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Reason, Tick, decide, observe
 from controlplane.decision.guard import REASONS
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy
+from controlplane.rollout import Rollout, RolloutError, StageOrder
 from controlplane.seen_windows import SeenWindows
 from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow
+from controlplane.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,10 @@ class Journal(Protocol):
     def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None: ...
 
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None: ...
+
+    def rollout_changed(self, rollout: Rollout) -> None: ...
+
+    def told(self, kind: str, value: dict[str, Any], *, epoch: int, at: float) -> None: ...
 
     def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None: ...
 
@@ -63,6 +69,8 @@ class Controller:
         self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
         self._policy = policy
         self._state = DecisionState.start(policy)
+        self._trial: Trial | None = None
+        self._heard: dict[str, float] = {}
         self._rates = Rates()
         self._kill_switch: KillSwitch = "off"
         self._pending: list[Report] = []
@@ -82,6 +90,11 @@ class Controller:
     def policy(self) -> Policy:
         """The policy in force."""
         return self._policy
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """The policy that is being tried on a part, or the last one that was."""
+        return None if self._trial is None else self._trial.rollout
 
     @property
     def alerts(self) -> AlertBook:
@@ -136,60 +149,170 @@ class Controller:
         return self._publish(reports, decisions, now)
 
     def _decide(self, reports: Sequence[Report], now: float) -> tuple[Decision, ...]:
-        fresh = [r.window for r in reports if r.window.ended_at >= now - LATE_S]
+        # Sorted, so that sums of floats come out the same when the journal is replayed.
+        fresh = sorted((r.window for r in reports if r.window.ended_at >= now - LATE_S), key=lambda w: w.id)
         self._refused["late"] += len(reports) - len(fresh)
+        self._heard |= {window.id.worker: now for window in fresh}
+        if self._trial is None or self._trial.rollout.is_over:
+            return self._decide_all(fresh, now)
+        is_stopped = self._kill_switch != "off"
+        kept, tried = self._trial.split(fresh)
+        made = self._decide_all(kept, now)
+        self._trial, tick = self._trial.decide(tried, now, self._rates, is_stopped=is_stopped)
+        if tick is not None:
+            self._count(tick)
+            made += tick.decisions
+        return self._advance(made, fresh, now)
+
+    def _advance(self, made: tuple[Decision, ...], windows: Sequence[WorkerWindow], now: float) -> tuple[Decision, ...]:
+        """Compare the two parts of the trial, and act on what that says; the tick's decisions and those it adds."""
+        if self._trial is None:
+            return made
+        before = self._trial.rollout
+        members = before.members if before.order.unit == "cohorts" and before.begins_at is not None else frozenset()
+        revision = before.candidate.revision
+        made = tuple(replace(d, policy_revision=revision) if d.cohort in members else d for d in made)
+        self._trial = self._trial.advance(windows, now, is_stopped=self._kill_switch != "off")
+        after = self._trial.rollout
+        if (before.stage, before.begins_at, before.members) == (after.stage, after.begins_at, after.members):
+            return made
+        return made + self._settle(made, now)
+
+    def _settle(self, made: Sequence[Decision], now: float) -> tuple[Decision, ...]:
+        """Obey what became of the trial: it took effect on its cohorts, was promoted, or is over."""
+        if self._trial is None:
+            return ()
+        rollout, tried = self._trial.rollout, self._trial.state
+        try:
+            self._journal.rollout_changed(rollout)
+            if rollout.stage == "promoted":
+                self._journal.policy_applied(rollout.candidate, rollout.by, f"promoted: {rollout.why}", now)
+        except Exception:
+            self._journal_failed()
+        if not rollout.is_over and rollout.order.unit == "replicas":
+            return ()  # workers came or went: the plan says who tries it
+        if rollout.is_over:
+            log.info("rollout of revision %s: %s", rollout.candidate.revision, rollout.sentence)
+        if rollout.stage == "promoted" and tried is not None:
+            self._state = tried
+        elif rollout.stage == "promoted" or rollout.order.unit == "cohorts":
+            self._state = self._state.carried(rollout.policy)
+        if rollout.stage == "promoted":
+            self._policy = rollout.candidate
+        told = {(d.cohort, d.load_bucket, d.policy_revision) for d in made}
+        moved = self._moved(f"policy {rollout.candidate.revision} {rollout.sentence}", now)
+        return tuple(d for d in moved if (d.cohort, d.load_bucket, d.policy_revision) not in told)
+
+    def _decide_all(self, fresh: Sequence[WorkerWindow], now: float) -> tuple[Decision, ...]:
         seen = Observation.of(fresh, self._state.table.names)
         if self._kill_switch != "off":
             self._state = observe(self._state, seen, now)
             return ()
         tick = decide(self._state, seen, now, self._rates)
         self._state = tick.state
+        self._count(tick)
+        return tick.decisions
+
+    def _count(self, tick: Tick) -> None:
         names = tick.state.table.names
         flat = np.arange(len(names))[:, None] * len(REASONS) + tick.reasons
         counts = np.bincount(flat[tick.reasons >= 0], minlength=len(names) * len(REASONS))
         for code in np.flatnonzero(counts):
             self._decided[names[code // len(REASONS)], REASONS[code % len(REASONS)].value] += int(counts[code])
-        return tick.decisions
 
     def set_rates(self, rates: Rates) -> None:
         """What busy time costs from now on, for cohorts whose objective is cost."""
         self._rates = rates
+        value = {"per_second": rates.per_second, "per_joule": rates.per_joule}
+        self._tell("rates", value, self._plan.issued_at)
 
     def resume(self, k: Mapping[str, tuple[int, ...]], windows: Iterable[WorkerWindow], now: float) -> None:
         """Go on from an earlier controller's plan: its K by cohort and load, and the windows it had last, oldest first.
 
         What those say is believed, nothing is decided on them, and every hold begins anew. Publishes at once.
         """
+        windows = list(windows)
+        said = {"k": {name: list(by_load) for name, by_load in k.items()}, "windows": [list(w.id) for w in windows]}
+        self._tell("resume", said, now)
         for window in windows:
             if window_problem(window) is None and self._seen.add(window.id):
                 self._state = observe(self._state, Observation.of([window], self._state.table.names), window.ended_at)
         self._state = self._state.resumed(k, now)
         self._publish((), (), now)
 
-    def apply_policy(self, policy: Policy, *, by: str, why: str, now: float) -> None:
+    def apply_policy(self, policy: Policy, *, by: str, why: str, now: float, rollout: StageOrder | None = None) -> None:
         """Put another policy in force and publish at once. Cohorts that keep name and ladder keep what was learnt.
 
-        Only a parsed Policy gets this far, so a bad file never replaces a good policy. Raises TypeError otherwise.
+        rollout: try it on a part first. A trial under way ends, all back to the policy in force. Only a parsed Policy
+        gets this far, so a bad file never replaces a good policy. Raises TypeError otherwise, and RolloutError where it
+        cannot be tried, or another one is being tried.
         """
         if not isinstance(policy, Policy):
             raise TypeError(f"apply_policy takes a parsed Policy, not {type(policy).__name__}")
-        old_plan = self._plan
+        if rollout is not None:
+            self._try(policy, rollout, by, why, now)
+            return
+        if self._trial is not None and not self._trial.rollout.is_over:
+            self._end_trial(by, f"revision {policy.revision} was applied instead", now)
         self._state = self._state.carried(policy)
         self._policy = policy
         try:
             self._journal.policy_applied(policy, by, why, now)
         except Exception:
             self._journal_failed()
+        self._publish((), self._moved(f"policy applied by {by}: {why}", now), now)
+
+    def _try(self, policy: Policy, order: StageOrder, by: str, why: str, now: float) -> None:
+        if self._trial is not None and not self._trial.rollout.is_over:
+            tried = self._trial.rollout.candidate.revision
+            raise RolloutError(
+                f"revision {tried} is being tried: wait for it, or abort it (kadence policy rollout --abort)"
+            )
+        self._trial = Trial.begin(
+            policy, self._policy, order, self._state, workers=self._heard, by=by, why=why, now=now
+        )
+        self._rollout_changed()
+        self._publish((), (), now)
+
+    def abort_rollout(self, *, by: str, why: str, now: float) -> None:
+        """End the trial, all back to the policy in force, and publish at once. Raises RolloutError without one."""
+        if self._trial is None:
+            raise RolloutError("no policy is being tried")
+        self._end_trial(by, why, now)
+        self._publish((), self._moved(f"trial aborted by {by}: {why}", now), now)
+
+    def _end_trial(self, by: str, why: str, now: float) -> None:
+        if self._trial is None:
+            return
+        self._trial = self._trial.aborted(by, why, now)
+        if self._trial.rollout.order.unit == "cohorts":
+            self._state = self._state.carried(self._policy)
+        self._rollout_changed()
+
+    def _rollout_changed(self) -> None:
+        try:
+            if self._trial is not None:
+                self._journal.rollout_changed(self._trial.rollout)
+        except Exception:
+            self._journal_failed()
+
+    def _tell(self, kind: str, value: dict[str, Any], at: float) -> None:
+        """Journal what replay has to tell again."""
+        try:
+            self._journal.told(kind, value, epoch=self._epoch, at=at)
+        except Exception:
+            self._journal_failed()
+
+    def _moved(self, sentence: str, now: float) -> list[Decision]:
+        """What a policy moves that came into force since the last plan."""
         new_k = self._state.k_by_load()
-        said = f"policy applied by {by}: {why}"
-        decisions = [
-            self._outside(name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, said, now)
-            for name, old_by_load in old_plan.k.items()
+        return [
+            self._outside(name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, sentence, now)
+            for name, old_by_load in self._plan.k.items()
             if name in new_k
             for bucket, old_k in enumerate(old_by_load)
             if old_k != new_k[name][bucket]
         ]
-        self._publish((), decisions, now)
 
     def set_kill_switch(self, mode: KillSwitch, *, by: str, why: str, now: float) -> None:
         """Override all cohorts at once: `fallback` or `zero`, and `off` for normal control. Publishes at once.
@@ -201,6 +324,7 @@ class Controller:
         old = self._plan
         self._kill_switch = mode
         self._state = self._state.resting(now)
+        self._trial = None if self._trial is None else self._trial.resting(now)
         new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
         decisions = [
             self._outside(
@@ -289,13 +413,14 @@ class Controller:
             issued_at=now,
             expires_at=now + self._ttl_s,
             k=self._state.k_by_load(),
-            fallback={cohort.name: cohort.speculation.fallback for cohort in self._policy.cohorts},
+            fallback={cohort.name: cohort.speculation.fallback for cohort in self._state.table.cohorts},
             policy_revision=self._policy.revision,
             kill_switch=self._kill_switch,
             survival=self._state.survival(),
             price=self._state.price(),
             depth=self._state.depth(),
             probing=self._state.probing(),
+            staged=None if self._trial is None else self._trial.plan,
             blocked_drafters=self._alerts.blocked_drafters,
         )
 
@@ -352,4 +477,4 @@ def window_problem(window: WorkerWindow) -> str | None:
 
 
 def _says(plan: Plan) -> tuple[object, ...]:
-    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch)
+    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch, plan.staged)

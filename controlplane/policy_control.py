@@ -15,6 +15,7 @@ from controlplane.controller import Controller
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_watch import FILE, PolicyWatch, follow
+from controlplane.rollout import StageOrder, rollout_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,22 @@ class PolicyControl:
     _why: str = ""
     _at: float | None = field(default=None)
 
-    def put(self, policy: Policy, by: str, why: str) -> Plan:
-        """In force at once; the plan that says so."""
+    def put(self, policy: Policy, by: str, why: str, stage: StageOrder | None = None) -> Plan:
+        """In force at once, or with `stage` on a part first; the plan that says so. Raises RolloutError."""
         now = self.clock()
-        self.controller.apply_policy(policy, by=by, why=why, now=now)
-        self._by, self._why, self._at = by, why, now
+        self.controller.apply_policy(policy, by=by, why=why, now=now, rollout=stage)
+        if stage is None:
+            self._by, self._why, self._at = by, why, now
         return self.controller.tick(self.clock())
 
-    def put_text(self, text: str, by: str, why: str) -> Plan:
-        """Likewise, for YAML. Raises PolicyError; the last good policy then stays in force."""
-        return self.put(parse_policy(text, source="the posted policy"), by, why)
+    def put_text(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> Plan:
+        """Likewise, for YAML. Raises PolicyError and RolloutError; the last good policy then stays in force."""
+        return self.put(parse_policy(text, source="the posted policy"), by, why, stage)
+
+    def abort_rollout(self, by: str, why: str) -> Plan:
+        """All back to the incumbent. Raises RolloutError where no rollout is under way."""
+        self.controller.abort_rollout(by=by, why=why, now=self.clock())
+        return self.controller.tick(self.clock())
 
     async def follow_file(self) -> None:
         """Apply the watched file whenever it changes and is good; for ever."""
@@ -74,13 +81,17 @@ class PolicyControl:
             await follow(self.watch, self._take_file)
 
     def status(self) -> PolicyStatus:
-        watch = self.watch
+        rollout, watch = self.controller.rollout, self.watch
+        by, why, at = self._by, self._why, self._at
+        if rollout is not None and rollout.stage == "promoted" and (rollout.ended_at or 0) >= (at or 0):
+            by, why, at = rollout.by, rollout.why, rollout.ended_at
         return PolicyStatus(
-            self._by,
-            self._why,
-            self._at,
+            by,
+            why,
+            at,
             None if watch is None else str(watch.path),
             () if watch is None else watch.problems,
+            None if rollout is None else rollout_json(rollout),
         )
 
     def _take_file(self, policy: Policy) -> None:

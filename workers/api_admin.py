@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from math import isfinite
 from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter, Request
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from controlplane.policy import PolicyError, parse_policy
 from controlplane.policy.effective import policy_view
+from controlplane.rollout import RolloutError, StageOrder, Unit
 from controlplane.store.policies import history_json
 from controlplane.telemetry import LOAD_BUCKETS
 from workers.api_body import bearer_token, read_body, read_json
@@ -77,21 +79,51 @@ def admin_router(backend: Backend) -> APIRouter:
         return JSONResponse({"history": [history_json(entry) for entry in entries]})
 
     @router.put("/policy")
-    async def put_policy(request: Request, by: str = "admin", why: str = "") -> Response:
-        """Puts YAML in force; `by` and `why` go into the journal."""
+    async def put_policy(
+        request: Request,
+        by: str = "admin",
+        why: str = "",
+        stage: str | None = None,
+        unit: str = "replicas",
+        min_windows: str = "60",
+        max_s: str = "1800",
+    ) -> Response:
+        """Puts YAML in force, with `stage` (a share) on a part first; `by` and `why` go into the journal."""
         authorize(backend, request)
+        order = None if stage is None else stage_order(stage, unit, min_windows, max_s)
         try:
             text = (await read_body(request)).decode()
         except UnicodeDecodeError:
             raise invalid(None, "The policy is not UTF-8 text.") from None
         try:
             parse_policy(text, source="policy")  # here, so that the problems need not travel back from elsewhere
-            revision = await backend.apply_policy(text, by[:200], why[:500])
+            revision = await backend.apply_policy(text, by[:200], why[:500], order)
         except PolicyError as error:
             raise _policy_error(error) from None
+        except RolloutError as error:
+            raise invalid("stage", str(error), code="invalid_rollout") from None
         except Exception as error:
             raise from_exception(error) from error
-        return JSONResponse({"revision": revision})
+        return JSONResponse({"revision": revision, "staged": order is not None})
+
+    @router.get("/policy/rollout")
+    async def get_rollout(request: Request) -> Response:
+        """The policy that is being tried on a part, or the last one that was; null without one."""
+        authorize(backend, request)
+        status = await backend.policy_status()
+        return JSONResponse({"rollout": status.as_json()["rollout"]})
+
+    @router.delete("/policy/rollout")
+    async def delete_rollout(request: Request, by: str = "admin", why: str = "") -> Response:
+        """Ends the trial: all back to the policy in force."""
+        authorize(backend, request)
+        try:
+            await backend.abort_rollout(by[:200], why[:500])
+        except RolloutError as error:
+            raise ApiError(409, str(error), code="no_rollout") from None
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"aborted": True})
 
     @router.put("/kill-switch")
     async def put_kill_switch(request: Request, by: str = "admin") -> Response:
@@ -130,6 +162,22 @@ def admin_router(backend: Backend) -> APIRouter:
         return JSONResponse(alert.as_json())
 
     return router
+
+
+def stage_order(share: str, unit: str, min_windows: str, max_s: str) -> StageOrder:
+    """How to try a policy, from the query's parameters; a 400 that names the wrong one."""
+    numbers = {}
+    for name, text in (("stage", share), ("min_windows", min_windows), ("max_s", max_s)):
+        try:
+            numbers[name] = float(text)
+            if not isfinite(numbers[name]):
+                raise ValueError(text)
+        except ValueError:
+            raise invalid(name, f"{name}: {text[:20]!r} is not a number") from None
+    try:
+        return StageOrder(numbers["stage"], cast("Unit", unit), int(numbers["min_windows"]), numbers["max_s"])
+    except RolloutError as error:
+        raise invalid(str(error).partition(":")[0], str(error)) from None
 
 
 def authorize(backend: Backend, request: Request) -> None:

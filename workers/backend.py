@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from controlplane.alerts import Alert, AlertState
     from controlplane.policy import Policy
     from controlplane.policy_control import PolicyStatus
+    from controlplane.rollout import StageOrder
     from controlplane.store.policies import PolicyEntry
     from workers.metrics import MetricsSnapshot
 
@@ -94,6 +95,13 @@ class Backend(Protocol):
     async def policy_status(self) -> PolicyStatus: ...
     async def policy_history(self, limit: int) -> list[PolicyEntry]: ...
 
-    async def apply_policy(self, text: str, by: str, why: str) -> str:
-        """Put a policy in force and return its revision; raises PolicyError for one that is not valid."""
+    async def apply_policy(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> str:
+        """Put a policy in force, with `stage` on a part first, and return its revision.
+
+        Raises PolicyError for one that is not valid, RolloutError for one that cannot be tried on that part.
+        """
+        ...
+
+    async def abort_rollout(self, by: str, why: str) -> None:
+        """All back to the policy in force; raises RolloutError where no other one is being tried."""
         ...

@@ -21,11 +21,12 @@ from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
+from controlplane.rollout import StageOrder
 from controlplane.settings import Settings
 from controlplane.store.alerts import alert_log
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
-from controlplane.store.policies import PolicyEntry, last_of_file, policy_history
+from controlplane.store.policies import PolicyEntry, close_rollouts, last_of_file, policy_history
 from controlplane.store.queries import last_plan_epoch, last_plan_version, latest_plan, policy_log
 from controlplane.store.recorded import last_windows
 from controlplane.telemetry import Report, WorkerWindow
@@ -77,6 +78,7 @@ def read_start(engine: sa.Engine, policy_text: str, restarted: bool) -> Start:
     cleared, whatever starts or ends.
     """
     alerts = tuple(alert_log(engine, "active"))
+    close_rollouts(engine, "aborted: the controller that tried it ended", time.time())
     version, epoch = last_plan_version(engine), last_plan_epoch(engine)
     plan, applied = latest_plan(engine), policy_log(engine, limit=1)
     if not restarted or plan is None or not applied:
@@ -198,10 +200,15 @@ class ControllerActor:
             self._policy.status(),
         )
 
-    async def apply_policy(self, text: str, by: str, why: str) -> Plan:
-        """Raises PolicyError for a policy that is not valid; the last good one stays in force. Raises SteppedDown."""
+    async def apply_policy(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> Plan:
+        """Raises PolicyError and RolloutError; the last good policy then stays in force. Raises SteppedDown."""
         self._check_in_charge()
-        return self._policy.put_text(text, by, why)
+        return self._policy.put_text(text, by, why, stage)
+
+    async def abort_rollout(self, by: str, why: str) -> Plan:
+        """Raises RolloutError where none is under way, and SteppedDown."""
+        self._check_in_charge()
+        return self._policy.abort_rollout(by, why)
 
     async def policy_history(self, limit: int) -> list[PolicyEntry]:
         """Policies as they were put in force, newest first."""

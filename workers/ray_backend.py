@@ -15,6 +15,7 @@ from controlplane.alerts import Alert, AlertState
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
+from controlplane.rollout import RolloutError, StageOrder
 from controlplane.settings import Settings
 from controlplane.store.policies import PolicyEntry
 from workers.backend import JournalCounts, Overloaded, WorkerError
@@ -125,12 +126,16 @@ class RayBackend:
         await self._broadcast(plan)
         return alert
 
-    async def apply_policy(self, text: str, by: str, why: str) -> str:
+    async def apply_policy(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> str:
         policy = parse_policy(text, source="the posted policy")
-        plan: Plan = await self._ask("apply_policy", text, by, why)
-        self._policy = policy
+        plan: Plan = await self._ask("apply_policy", text, by, why, stage)
+        if stage is None:
+            self._policy = policy
         await self._broadcast(plan)
         return policy.revision
+
+    async def abort_rollout(self, by: str, why: str) -> None:
+        await self._broadcast(await self._ask("abort_rollout", by, why))
 
     async def policy_status(self) -> PolicyStatus:
         with contextlib.suppress(WorkerError):
@@ -150,11 +155,13 @@ class RayBackend:
             )
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        """Call the controller; raises WorkerError where it does not answer."""
+        """Call the controller; raises WorkerError where it does not answer, and RolloutError where that says so."""
         try:
             actor = await asyncio.to_thread(find_controller)
             return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_WITHIN_S)
         except (ControllerUnreachable, RayError, TimeoutError) as error:
+            if isinstance(error, RayTaskError) and isinstance(error.cause, RolloutError):
+                raise error.cause from None
             raise WorkerError("the controller does not answer; workers use the fallback K until it is back") from error
 
     async def _refresh(self) -> None:

@@ -89,7 +89,7 @@ def again(url: str) -> tuple[list[DecisionRow], list[DecisionRow]]:
     return recorded.decisions(engine, EVER), replayed
 
 
-TUNERS = ["threshold"]
+TUNERS = ["threshold", "goodput", "goodput, slots: ragged, objective: cost", "goodput, objective: energy"]
 
 
 @pytest.mark.parametrize("tuner", TUNERS)

@@ -18,6 +18,7 @@ from controlplane.alerts import Alert, AlertState
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
+from controlplane.rollout import Rollout, RolloutError, StageOrder, begin, end, rollout_json
 from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from workers.api import create_app
@@ -88,6 +89,8 @@ class ScriptedBackend:
     raised: list[Alert] = field(default_factory=list)
     status: PolicyStatus = field(default_factory=PolicyStatus)
     history: list[PolicyEntry] = field(default_factory=list)
+    replicas: int = 2
+    rollout: Rollout | None = None
 
     def policy(self) -> Policy:
         return self.policy_now
@@ -173,10 +176,23 @@ class ScriptedBackend:
             raise ConnectionError("controller")
         return self.history[:limit]
 
-    async def apply_policy(self, text: str, by: str, why: str) -> str:
-        self.policy_now = parse_policy(text)
-        self.orders.append(("policy", by, why))
-        return self.policy_now.revision
+    async def apply_policy(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> str:
+        policy = parse_policy(text)
+        if stage is None:
+            self.policy_now = policy
+            self.orders.append(("policy", by, why))
+        else:
+            now = 1_790_000_000.0
+            heard = {f"worker-{i}": now for i in range(self.replicas)}
+            self.rollout = begin(policy, self.policy_now, stage, workers=heard, by=by, why=why, now=now)
+            self.status = PolicyStatus(rollout=rollout_json(self.rollout))
+        return policy.revision
+
+    async def abort_rollout(self, by: str, why: str) -> None:
+        if self.rollout is None:
+            raise RolloutError("no policy is being tried")
+        self.rollout = end(self.rollout, "aborted", f"aborted by {by}: {why}", 1_790_000_001.0)
+        self.status = PolicyStatus(rollout=rollout_json(self.rollout))
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ ADMIN_ROUTES = [
     ("GET", "/admin/plan"),
     ("GET", "/admin/policy"),
     ("GET", "/admin/policy/history"),
+    ("GET", "/admin/policy/rollout"),
+    ("DELETE", "/admin/policy/rollout"),
     ("PUT", "/admin/policy"),
     ("PUT", "/admin/kill-switch"),
     ("GET", "/admin/alerts"),
@@ -109,6 +111,16 @@ def test_the_history_is_answered_up_to_its_limit(ask: Ask, backend: Any) -> None
 )
 def test_a_wrong_parameter_is_a_400_that_names_it(ask: Ask, path: str, field: str) -> None:
     response = ask("GET", f"/admin/{path}")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("stage=1", "stage"), ("stage=x", "stage"), ("stage=0.1&unit=all", "unit"), ("stage=0.1&max_s=1", "max_s"),
+     ("stage=0.1&min_windows=1e99", "min_windows"), ("stage=0.1&min_windows=nan", "min_windows")],
+)  # fmt: skip
+def test_a_stage_that_cannot_be_is_a_400_that_names_its_field(ask: Ask, backend: Any, query: str, field: str) -> None:
+    response = ask("PUT", f"/admin/policy?{query}", content=backend.policy_now.text)
     assert (response.status_code, response.json()["error"]["param"]) == (400, field)
 
 
