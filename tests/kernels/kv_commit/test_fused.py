@@ -31,7 +31,8 @@ PATHS = (
     (), (0,), tuple(range(16)), (1,), (63,), (3, 20, 41, 63), tuple(range(57, 64)), tuple(range(0, 32, 2)),
     (0, 1, 2, 5, 9, 60), (2, 3, 4), (7, 30), (5, 40, 63),
 )  # fmt: skip
-HOLED = (10, 11)
+HOLED = {10: 0, 11: 40}
+"""Node whose place has no block, by sequence: a destination of the first, a source of the other."""
 LAYERS, DEPTH = 2, 16
 
 
@@ -43,8 +44,8 @@ def build(name: str) -> dict[str, Any]:
     max_blocks = -(-(int(first.max()) + 66) // block_size)
     num_blocks = len(PATHS) * max_blocks + 3
     tables = torch.randperm(num_blocks, generator=generator)[: len(PATHS) * max_blocks].reshape(len(PATHS), -1).int()
-    for b in HOLED:
-        tables[b, torch.randperm(max_blocks, generator=generator)[: (max_blocks + 2) // 3]] = -1
+    for b, node in HOLED.items():
+        tables[b, (int(first[b]) + 1 + node) // block_size] = -1
 
     def cache() -> torch.Tensor:
         padding = 3 if layout == "sliced" else 0
