@@ -189,6 +189,32 @@ def test_wrong_text_is_found_in_the_first_check_that_meets_it(serve, ask, prompt
     assert check.worst_gap is None or check.worst_gap > check.tolerance
 
 
+@pytest.fixture
+def neighbours_swap_tokens_in_a_batch_of_three(monkeypatch):
+    """1Cat-vLLM 656: sampled text was corrupt only with more than two sequences in a step."""
+
+    def swap(logits, draft_token_ids, draft_logits, cu_draft, *args, **kwargs):
+        verdict = real(logits, draft_token_ids, draft_logits, cu_draft, *args, **kwargs)
+        if len(cu_draft) <= 3:
+            return verdict
+        tokens = verdict.token_ids.clone()
+        tokens[[0, 1], 0] = tokens[[1, 0], 0]
+        return Verdict(verdict.num_accepted, tokens, verdict.overlap)
+
+    real = workers.verifier.verify_chain
+    monkeypatch.setattr(workers.verifier, "verify_chain", swap)
+
+
+@pytest.mark.parametrize(("company", "wrong"), [(1, 0), (2, 0), (4, 2)])
+@pytest.mark.usefixtures("neighbours_swap_tokens_in_a_batch_of_three")
+def test_text_that_is_wrong_only_in_company_is_found(serve, ask, prompts, company, wrong) -> None:
+    served = serve({f"c{i}": 4 for i in range(4)}, "close", eos=())
+    for i in range(company):
+        served.submit(ask(prompts[4 + i], f"{i}", cohort=f"c{i}", max_tokens=24, temperature=0.9, seed=i))
+    served.drain().settle()
+    assert sorted(check.verdict for check in served.checks) == ["mismatch"] * wrong + ["same"] * (company - wrong)
+
+
 @pytest.mark.parametrize("fault", ["every_draft_is_accepted", "rejected_tokens_stay_in_the_cache"])
 def test_wrong_text_is_found_while_acceptance_reads_well(serve, ask, prompts, fault, request) -> None:
     """As in vLLM 39273: valid JSON in 0 of 20 answers at an acceptance of 64 to 81 %; 1Cat 656."""
