@@ -6,7 +6,8 @@ import torch
 import triton
 
 from kernels.verify_tree.fused_rounds import ROUND_PLANES, SCALAR_PLANES
-from kernels.verify_tree.fused_rows import BEST_SCORE, END_PLANES, PLACE_PLANES, STATISTIC_PLANES, TEST_PLANES
+from kernels.verify_tree.fused_rows import BEST_SCORE, PLACE_PLANES, STATISTIC_PLANES
+from kernels.verify_tree.fused_tests import END_PLANES, TEST_PLANES
 from kernels.verify_tree.launches import (
     BLOCK,
     MAX_VOCAB,

@@ -25,16 +25,14 @@ from kernels.verify_tree.fused_rounds import (
     plane_sum,
     residual_mass,
 )
-from kernels.verify_tree.fused_rows import (
+from kernels.verify_tree.fused_rows import DRAFT_MAX, NUM_CHILDREN, TARGET_MAX
+from kernels.verify_tree.fused_tests import (
     CHANCE,
-    DRAFT_MAX,
     END_FLOOR,
     END_LOG_LEFT,
     END_LOG_WEIGHT,
     LOG_OFFERED,
     LOG_RESIDUAL,
-    NUM_CHILDREN,
-    TARGET_MAX,
 )
 
 _GREEDY_BELOW = tl.constexpr(GREEDY_BELOW)

@@ -9,12 +9,8 @@ from typing import Any
 import torch
 
 from kernels.launch import MAX_VOCAB_BLOCK, NARROW_WARPS, WIDE_WARPS, Launch
-from kernels.verify_tree.fused_rows import (
-    tree_round_kernel,
-    tree_statistics_kernel,
-    tree_tests_kernel,
-    tree_topology_kernel,
-)
+from kernels.verify_tree.fused_rows import tree_round_kernel, tree_statistics_kernel, tree_topology_kernel
+from kernels.verify_tree.fused_tests import tree_tests_kernel
 from kernels.verify_tree.fused_walk import tree_finish_kernel, tree_resample_kernel, tree_walk_kernel
 from kernels.verify_tree.trees import MAX_NODES
 
