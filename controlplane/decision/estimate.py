@@ -37,7 +37,7 @@ MODEL_WEIGHT = 20.0
 PRIOR_WEIGHT, PRIOR_HAZARD = 2.0, 0.5
 """The same for the model before anything was seen."""
 
-FIRST_SHARE = 0.5
+FIRST_SHARE = 0.1
 """A draft examined at the first position fades every deeper one as so many examined there."""
 
 _FADE = 0.5 ** (1.0 / HALF_LIFE)

@@ -324,7 +324,8 @@ def _rest_or_probe(
 def _move(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen: Circumstances, now: float) -> None:
     cohorts = np.arange(len(ruled.k))[:, None]
     is_up = wish.k > ruled.k
-    may_jump = (seen.drift_at[:, None] > cells.changed_at) | (cells.decided_at == -np.inf)
+    is_new = (cells.decided_at == -np.inf) & (table.tuner == GOODPUT)[:, None]  # what other loads taught holds here too
+    may_jump = (seen.drift_at[:, None] > cells.changed_at) | is_new
     next_up = table.above[cohorts, np.maximum(ruled.k, 0)]
     target = np.where(is_up & ~may_jump, np.minimum(next_up, wish.k), wish.k)
     explored = ruled.decide(Reason.EXPLORED, is_up & wish.is_unexplored & (target == wish.k))

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controlplane.decision.decide import CohortState, Decision, decide, k_by_load
-from controlplane.policy import CohortPolicy, Guard, Match, Speculation
-from controlplane.telemetry import CohortWindow, StepCell, StepCount
+from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Tick, decide
+from controlplane.policy import CohortPolicy, Guard, Match, Policy, Slo, Speculation
+from controlplane.telemetry import CohortWindow, LatencyCell, ProfileCell, StepCell, StepCount, WindowId, WorkerWindow
 
 
 def make_cohort(name: str = "code", **changes: object) -> CohortPolicy:
     """The cohort of the example policy; `changes` go to the speculation or the guard, by field name."""
     guard = {key: changes.pop(key) for key in ("tolerance", "hold_s", "min_samples", "probe_every_s") if key in changes}
+    slo = Slo(**{key: changes.pop(key) for key in ("tpot_p95_s", "ttft_p95_s") if key in changes})  # type: ignore[arg-type]
     base: dict[str, object] = {
         "tuner": "threshold",
         "acceptance_floor": 0.5,
@@ -24,7 +25,7 @@ def make_cohort(name: str = "code", **changes: object) -> CohortPolicy:
         "start": 2,
         "fallback": 2,
     }
-    return CohortPolicy(name, Match(), Speculation(**{**base, **changes}), guard=Guard(**guard))  # type: ignore[arg-type]
+    return CohortPolicy(name, Match(), Speculation(**{**base, **changes}), slo=slo, guard=Guard(**guard))  # type: ignore[arg-type]
 
 
 def make_window(
@@ -34,6 +35,59 @@ def make_window(
     planned = max((c[0] for c in counts), default=0) if k is None else k
     cell = StepCell(bucket, planned, tuple(StepCount(*c) for c in sorted(counts)), 0.05 * sum(c[3] for c in counts))
     return CohortWindow(cohort, (cell,))
+
+
+class Loop:
+    """Ticks of the production decide() over a few cohorts, by hand.
+
+    tick: the windows of all of them in one second, with what else a worker reports.
+    """
+
+    def __init__(self, *cohorts: CohortPolicy, revision: str = "abc", drafter: str = "ngram@1") -> None:
+        self.state = DecisionState.start(Policy(1, cohorts, None, revision, ""))
+        self.drafter = drafter
+        self.last: Tick | None = None
+        self._windows = 0
+
+    def tick(
+        self,
+        now: float,
+        *windows: CohortWindow,
+        profile: Sequence[ProfileCell] = (),
+        latency: Sequence[LatencyCell] = (),
+        rates: Rates | None = None,
+        joules: float | None = None,
+    ) -> tuple[Decision, ...]:
+        seen = Observation.of([self.window(now, windows, profile, latency, joules)] if windows else [], self.names)
+        self.last = decide(self.state, seen, now, rates or Rates())
+        self.state = self.last.state
+        return self.last.decisions
+
+    def window(
+        self,
+        now: float,
+        windows: Sequence[CohortWindow],
+        profile: Sequence[ProfileCell] = (),
+        latency: Sequence[LatencyCell] = (),
+        joules: float | None = None,
+        worker: str = "w",
+    ) -> WorkerWindow:
+        self._windows += 1
+        return WorkerWindow(
+            id=WindowId(worker, 1, self._windows), model="m", drafter=self.drafter, device="cpu",
+            started_at=now - 1.0, ended_at=now, busy_s=0.9,
+            energy_uj=None if joules is None else round(joules * 1e6), energy_source="none" if joules is None else "counter",
+            plan_version=1, plan_expired=False, plan_age_s=0.0, running=1, waiting=0, kv_used=0, kv_total=1,
+            cohorts=tuple(windows), latency=tuple(latency), profile=tuple(profile),
+        )  # fmt: skip
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.state.table.names
+
+    def k(self, cohort: str = "code") -> tuple[int, ...]:
+        """K by load bucket, as the plan would say it."""
+        return self.state.k_by_load()[cohort]
 
 
 @dataclass
@@ -46,10 +100,13 @@ class World:
     silence: float = 0.0
     seed: int = 0
     bucket: int = 0
-    state: CohortState = field(default_factory=CohortState)
+    loop: Loop = field(init=False)
     ks: list[int] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     steps_at: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.loop = Loop(self.cohort)
 
     def run(self, seconds: int) -> World:
         rng = random.Random(self.seed + len(self.ks))
@@ -64,9 +121,8 @@ class World:
                 bucket=self.bucket,
                 k=late_k,
             )
-            made, self.state = decide(self.cohort, self.state, window, float(now))
-            self.decisions += made
-            self.ks.append(k_by_load(self.cohort, self.state)[self.bucket])
+            self.decisions += self.loop.tick(float(now), window)
+            self.ks.append(self.loop.k(self.cohort.name)[self.bucket])
         return self
 
     def _step(self, rng: random.Random, k: int, hazards: Sequence[float]) -> tuple[int, int]:
@@ -90,6 +146,11 @@ def cohort_policy() -> Callable[..., CohortPolicy]:
 @pytest.fixture
 def window() -> Callable[..., CohortWindow]:
     return make_window
+
+
+@pytest.fixture
+def loop() -> type[Loop]:
+    return Loop
 
 
 @pytest.fixture
