@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controlplane.policy_control import PolicyStatus
     from controlplane.rollout import StageOrder
     from controlplane.store.policies import PolicyEntry
-    from workers.metrics import MetricsSnapshot
+    from workers.worker_totals import MetricsSnapshot
 
 
 class Overloaded(Exception):

@@ -22,12 +22,12 @@ from workers.build import build_engine, choose_device
 from workers.canary import Canary
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
-from workers.metrics import MetricsSnapshot, WorkerTotals
 from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
 from workers.ray_backend import RayBackend
 from workers.reporter import Reporter
 from workers.sequence import Chunk, EngineRequest
+from workers.worker_totals import MetricsSnapshot, WorkerTotals
 
 RETRY_AFTER_S = 1.0
 DRAIN_S = 60.0

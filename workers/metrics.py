@@ -6,8 +6,8 @@ falls when one of them restarts or goes away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,103 +15,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import (
     LATENCY_BOUNDS_S,
-    CohortWindow,
-    EnergySource,
     LatencyHistogram,
-    WorkerWindow,
     merge_cohorts,
 )
 from workers.backend import JournalCounts
+from workers.worker_totals import MetricsSnapshot
 
 OTHER_COHORTS = "other"
 """Label of cohorts that the policy does not name (a worker may still serve those of an earlier one)."""
-
-
-class CanaryTotals(NamedTuple):
-    """Requests checked, those of them with wrong text, tokens that differ within rounding, and seconds spent."""
-
-    checked: int = 0
-    wrong: int = 0
-    near_ties: int = 0
-    seconds: float = 0.0
-
-    def add(self, check: CanaryCheck) -> CanaryTotals:
-        return CanaryTotals(
-            self.checked + 1,
-            self.wrong + (check.verdict == "mismatch"),
-            self.near_ties + check.near_ties,
-            self.seconds + check.seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
-    """One worker's state at the moment it was asked.
-
-    epoch: the worker's start; totals start at zero there. totals: by cohort, since then. last_window: by cohort, the
-    last closed window (its acceptance length and mean K are shown as gauges). energy_uj: microjoules by source, since
-    the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued. drafter: name@version.
-    plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
-    answered; canary: by cohort and drafter; all since the start.
-    """
-
-    worker: str
-    epoch: int
-    model: str
-    totals: Mapping[str, CohortWindow]
-    last_window: Mapping[str, CohortWindow] = field(default_factory=dict)
-    energy_uj: Mapping[EnergySource, int] = field(default_factory=dict)
-    plan_version: int = 0
-    plan_age_s: float = 0.0
-    plan_expired: bool = False
-    running: int = 0
-    waiting: int = 0
-    kv_used: int = 0
-    kv_total: int = 0
-    drafter: str = ""
-    plans_refused: Mapping[str, int] = field(default_factory=dict)
-    plan_k_clamped: int = 0
-    reports_lost: int = 0
-    canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
-
-
-class WorkerTotals:
-    """One worker's totals since its start: the sum of the windows it has closed."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, CohortWindow] = {}
-        self._energy_uj: dict[EnergySource, int] = {}
-        self._canary: dict[tuple[str, str], CanaryTotals] = {}
-
-    def add(self, window: WorkerWindow, canary: Iterable[CanaryCheck] = ()) -> MetricsSnapshot:
-        """Add a window and the checks that came with it, each once and in order, and return the state after it."""
-        for check in canary:
-            key = check.cohort, check.drafter
-            self._canary[key] = self._canary.get(key, CanaryTotals()).add(check)
-        self._totals = merge_cohorts([*self._totals.values(), *window.cohorts])
-        if window.energy_uj is not None:
-            source = window.energy_source
-            self._energy_uj[source] = self._energy_uj.get(source, 0) + window.energy_uj
-        return MetricsSnapshot(
-            worker=window.id.worker,
-            epoch=window.id.epoch,
-            model=window.model,
-            totals=dict(self._totals),
-            last_window=merge_cohorts(window.cohorts),
-            energy_uj=dict(self._energy_uj),
-            plan_version=window.plan_version,
-            plan_age_s=window.plan_age_s,
-            plan_expired=window.plan_expired,
-            running=window.running,
-            waiting=window.waiting,
-            kv_used=window.kv_used,
-            kv_total=window.kv_total,
-            drafter=window.drafter,
-            canary=dict(self._canary),
-        )
 
 
 class Series(NamedTuple):

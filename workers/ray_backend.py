@@ -20,10 +20,10 @@ from controlplane.settings import Settings
 from controlplane.store.policies import PolicyEntry
 from workers.backend import JournalCounts, Overloaded, WorkerError
 from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
-from workers.metrics import MetricsSnapshot
 from workers.plan_client import unplanned
 from workers.reporter import ControllerUnreachable
 from workers.sequence import Chunk, EngineRequest
+from workers.worker_totals import MetricsSnapshot
 
 log = structlog.get_logger(__name__)
 

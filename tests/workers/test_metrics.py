@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import CohortWindow, LatencyHistogram, StepCell, StepCount, WindowId, WorkerWindow
 from workers.backend import JournalCounts
-from workers.metrics import OTHER_COHORTS, MetricsAggregator, MetricsSnapshot, WorkerTotals, render
+from workers.metrics import OTHER_COHORTS, MetricsAggregator, render
+from workers.worker_totals import MetricsSnapshot, WorkerTotals
 
 CELL = StepCell(
     0, 4, (StepCount(0, 0, False, 3), StepCount(2, 1, False, 5), StepCount(4, 4, False, 2)), step_seconds=0.5

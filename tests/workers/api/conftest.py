@@ -24,8 +24,8 @@ from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from workers.api import create_app
 from workers.backend import JournalCounts
 from workers.detokenizer import Detokenizer
-from workers.metrics import MetricsSnapshot
 from workers.sequence import Chunk, EngineRequest
+from workers.worker_totals import MetricsSnapshot
 
 POLICY = """\
 version: 1

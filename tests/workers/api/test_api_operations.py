@@ -10,7 +10,7 @@ import pytest
 from controlplane.policy_control import PolicyStatus
 from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import CohortWindow
-from workers.metrics import MetricsSnapshot
+from workers.worker_totals import MetricsSnapshot
 
 Ask = Callable[..., httpx.Response]
 KEY = {"authorization": "Bearer admin-secret"}
