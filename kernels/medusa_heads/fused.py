@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 
-from kernels.launch import ENABLE_FP_FUSION, Launch
+from kernels.launch import Launch
 from kernels.medusa_heads.heads import Candidates, Heads
 from kernels.medusa_heads.launches import lm_head_launch, merge_launch, residual_launch
 
@@ -39,15 +37,14 @@ def medusa_heads(heads: Heads) -> Candidates:
 
     # Row blocks are the fastest axis: programs that share a tile of weights run together and read it once.
     grid = _tiles(residual, batch, size, num_heads)
-    residual.kernel[grid](states, hidden, residual_weight, bias, batch, num_heads, size, **_options(residual))
+    residual.run(grid, states, hidden, residual_weight, bias, batch, num_heads, size)
     grid = _tiles(lm_head, num_rows // num_groups, heads.vocab_size, num_groups)
-    lm_head.kernel[grid](
-        scores, tokens, highest, sums, states, lm_head_weight, vocab_map,
-        num_rows, num_groups, size, heads.vocab_size, num_blocks, k, **_options(lm_head),
+    lm_head.run(
+        grid, scores, tokens, highest, sums, states, lm_head_weight, vocab_map,
+        num_rows, num_groups, size, heads.vocab_size, num_blocks, k,
     )  # fmt: skip
-    merge = merge_launch(num_blocks)
-    merge.kernel[(num_rows,)](
-        token_ids, logits, log_sum_exp, scores, tokens, highest, sums, num_blocks, k, **_options(merge)
+    merge_launch(num_blocks).run(
+        (num_rows,), token_ids, logits, log_sum_exp, scores, tokens, highest, sums, num_blocks, k
     )
     return candidates
 
@@ -55,8 +52,3 @@ def medusa_heads(heads: Heads) -> Candidates:
 def _tiles(launch: Launch, rows: int, columns: int, depth: int) -> tuple[int, int, int]:
     constants = launch.constants
     return triton.cdiv(rows, constants["ROWS"]), triton.cdiv(columns, constants["COLUMNS"]), depth
-
-
-def _options(launch: Launch) -> dict[str, Any]:
-    shape = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    return {**launch.constants, **shape, "enable_fp_fusion": ENABLE_FP_FUSION}

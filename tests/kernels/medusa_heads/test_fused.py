@@ -18,6 +18,7 @@ import torch
 
 from kernels.medusa_heads import Candidates, medusa_heads
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes many times the 20 s of an idle one
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
 
@@ -90,22 +91,23 @@ def build(name: str) -> dict[str, Any]:
 def run_interpreted(output: str) -> None:
     """Run all cases on the fused backend; fresh memory holds garbage, so that a forgotten write is seen."""
     from kernels.interpreter import correct_interpreter
-    from kernels.medusa_heads import fused
+    from kernels.launch import Launch
+    from kernels.medusa_heads import fused  # noqa: F401  (decorated here, before memory is poisoned)
 
     correct_interpreter()
-    empty, options = torch.empty, fused._options
+    empty, run = torch.empty, Launch.run
     launched: set[str] = set()
 
     def poisoned(*size: Any, **options: Any) -> torch.Tensor:
         fresh = empty(*size, **options)
         return fresh.fill_(torch.nan if fresh.is_floating_point() else -12345)
 
-    def noted(launch: Any) -> dict[str, Any]:
+    def noted(launch: Launch, grid: tuple[int, ...], *arguments: Any) -> None:
         launched.add(launch.name)
-        return options(launch)
+        run(launch, grid, *arguments)
 
     cases = {name: build(name) for name in CASES}
-    torch.empty, fused._options = poisoned, noted
+    torch.empty, Launch.run = poisoned, noted  # type: ignore[method-assign]
     outcome: dict[str, Any] = {}
     for name, case in cases.items():
         outcome[name] = _tensors(medusa_heads(**case, backend="fused"))
