@@ -150,14 +150,15 @@ class Canary:
         return self.give_up()
 
     def give_up(self) -> CanaryCheck | None:
-        """End the check under way: a result as far as it came, or the request waits again."""
+        """End the check under way: a result as far as it came, or the request waits again if none came after it."""
         check = self._check
         if check is None:
             return None
         if check.found.positions:
             return self._finish()
         self._stop()
-        self._keep(check.followed)
+        if check.followed.request.cohort not in self._waiting:
+            self._keep(check.followed)
         return None
 
     def _keep(self, followed: _Followed) -> None:

@@ -138,6 +138,7 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
     config.write_text(
         f"home: {home}\npolicy: {policy}\nport: {port}\ndashboard_port: {dashboard_port}\nmodel: {MODEL}\n"
         f"plan_ttl_s: {PLAN_TTL_S}\nmax_sequences: {MAX_SEQUENCES}\nqueue_limit: {QUEUE_LIMIT}\nmax_context: 512\n"
+        "canary_share: 0.1\n"
         f"prices: {Path(__file__).parents[2] / 'prices.yaml'}\n"
     )
     log = home / "up.log"

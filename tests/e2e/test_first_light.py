@@ -361,6 +361,13 @@ def test_every_decision_is_in_the_journal_with_its_reason(kadence, ask, eventual
     assert all(reason and sentence.startswith("tuned") for reason, sentence in reasons())
 
 
+def test_the_canary_checked_what_was_served_and_found_it_right(kadence, ask, eventually) -> None:
+    ask("repetitive", JSON_PROMPT)
+    eventually(lambda: kadence.metric("kadence_canary_checked_total", drafter="ngram@1") > 0, within=60)
+    assert kadence.metric("kadence_canary_mismatch_total") == 0
+    assert kadence.run("alerts", "list", "--url", kadence.url).stdout == "no active alerts\n"
+
+
 def test_a_second_start_on_the_same_port_says_so_in_one_line(kadence) -> None:
     again = subprocess.run(kadence.arguments, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 1
