@@ -7,7 +7,7 @@ import triton
 
 from kernels.attention.arguments import Attention, Placement
 from kernels.attention.fused_kernels import attention_merge_kernel, attention_split_kernel, write_kv_kernel
-from kernels.attention.launches import MERGE_ROWS, WRITE_ROWS, configuration
+from kernels.attention.launches import WRITE_ROWS, configuration
 from kernels.attention.tiles import SPLIT_TOKENS, tile_for
 
 _WINDOW_OFF = 2**31 - 1
@@ -47,10 +47,9 @@ def tree_attention(attention: Attention) -> torch.Tensor:
         float(attention.scale), float(attention.softcap or 0.0),
         **configuration(attention_split_kernel, head_dim, query.dtype),
     )  # fmt: skip
-    merge_tiles = triton.cdiv(placement.max_rows * group, MERGE_ROWS)
-    attention_merge_kernel[(batch * merge_tiles, kv_heads)](
+    attention_merge_kernel[(batch * tiles, kv_heads)](
         out, partial, peak, mass, placement.context_lens, placement.cu_rows, depths, has_depths,
-        num_rows, q_heads, group, merge_tiles, window,
+        num_rows, q_heads, group, tiles, window,
         **configuration(attention_merge_kernel, head_dim, query.dtype),
     )  # fmt: skip
     return out

@@ -30,28 +30,37 @@ def _packed_rows(cu_rows_ptr, depth_ptr, tiles, group, has_depths, TILE_ROWS: tl
 
 
 @triton.jit
+def _lowest_slot(context, shallowest, window):
+    """No row of a tile sees a slot before this one: blocks behind the window may be gone, or hold anything."""
+    return tl.maximum(tl.minimum(context + shallowest - window + 1, context), 0)
+
+
+@triton.jit
 def _load_turn(
     key_ptr, key_block_stride, key_slot_stride, value_ptr, value_block_stride, value_slot_stride,
-    table_ptr, block_shift, slot, wanted, column, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    table_ptr, block_shift, slot, wanted, column, ALL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """(keys [BLOCK_D, slots], values [slots, BLOCK_D], which slots hold what somebody wants) of one turn.
+    """(keys [BLOCK_D, slots], values [slots, BLOCK_D]) of one turn; ALL: every slot is wanted.
 
     Only values must be masked: a score may be NaN where nobody looks, but no weight takes a NaN out of a sum.
     """
-    block = tl.load(table_ptr + (slot >> block_shift), mask=wanted, other=-1)
-    present = wanted & (block >= 0)
+    if ALL:
+        block = tl.load(table_ptr + (slot >> block_shift))
+    else:
+        block = tl.load(table_ptr + (slot >> block_shift), mask=wanted, other=0)
     block = tl.maximum(block, 0).to(tl.int64)
     inside = (slot & ((1 << block_shift) - 1)).to(tl.int64)
     key_at = key_ptr + (block * key_block_stride + inside * key_slot_stride)[None, :] + column[:, None]
     value_at = value_ptr + (block * value_block_stride + inside * value_slot_stride)[:, None] + column[None, :]
-    if HEAD_DIM == BLOCK_D:
-        keys = tl.load(key_at)
-        values = tl.load(value_at, mask=present[:, None], other=0.0)
+    in_head = column < HEAD_DIM
+    keys = tl.load(key_at) if HEAD_DIM == BLOCK_D else tl.load(key_at, mask=in_head[:, None], other=0.0)
+    if not ALL:
+        values = tl.load(value_at, mask=wanted[:, None] & in_head[None, :], other=0.0)
+    elif HEAD_DIM == BLOCK_D:
+        values = tl.load(value_at)
     else:
-        in_head = column < HEAD_DIM
-        keys = tl.load(key_at, mask=in_head[:, None], other=0.0)
-        values = tl.load(value_at, mask=present[:, None] & in_head[None, :], other=0.0)
-    return keys, values, present
+        values = tl.load(value_at, mask=in_head[None, :], other=0.0)
+    return keys, values
 
 
 @triton.jit
@@ -104,8 +113,7 @@ def attention_split_kernel(
     shallowest = tl.min(tl.where(live, depth, _FAR), 0)
     if shallowest == _FAR:
         return  # a tile behind the sequence's last row
-    # No row of this tile sees a slot before `lowest`: blocks behind the window may be gone, or hold anything.
-    lowest = tl.maximum(tl.minimum(context + shallowest - window + 1, context), 0)
+    lowest = _lowest_slot(context, shallowest, window)
     begin = tl.maximum(split * SPLIT, lowest // TILE_KEYS * TILE_KEYS)
     end = tl.minimum(split * SPLIT + SPLIT, context + rows)
     if begin >= end:
@@ -126,25 +134,37 @@ def attention_split_kernel(
     mass = tl.zeros((TILE_ROWS,), tl.float32)
     weighted = tl.zeros((TILE_ROWS, BLOCK_D), tl.float32)
 
-    # Turns of committed tokens only, then those with rows of this step. Loops count from 0: the compiler knows nothing
-    # of a number that came from a reduction, as `begin` did, and would load addresses that descend from it 2 bytes at a
-    # time instead of 16.
+    # First a turn cut by `lowest`, then whole turns of committed tokens, then those with rows of this step: only the
+    # middle ones are many, and they need no mask to load. Loops count from 0: the compiler knows nothing of a number
+    # that came from a reduction, as `begin` did, and would load addresses that descend from it 2 bytes at a time.
     middle = tl.maximum(tl.minimum(context // TILE_KEYS * TILE_KEYS, end), begin)
-    for ahead in range(0, middle - begin, TILE_KEYS):
+    whole = tl.minimum(tl.where(begin < lowest, begin + TILE_KEYS, begin), middle)
+    for ahead in tl.range(0, whole - begin, TILE_KEYS, num_stages=1):
         slot = begin + ahead + tl.arange(0, TILE_KEYS)
-        keys, values, present = _load_turn(
+        wanted = slot >= lowest
+        keys, values = _load_turn(
             key_ptr, key_block_stride, key_slot_stride, value_ptr, value_block_stride, value_slot_stride,
-            table_ptr, block_shift, slot, slot >= lowest, column, HEAD_DIM, BLOCK_D,
+            table_ptr, block_shift, slot, wanted, column, False, HEAD_DIM, BLOCK_D,
         )  # fmt: skip
-        visible = present[None, :] & (position[:, None] - slot[None, :] < window)
+        visible = wanted[None, :] & (position[:, None] - slot[None, :] < window)
+        peak, mass, weighted = _take_in(query, keys, values, visible, scale, softcap, peak, mass, weighted)
+
+    for ahead in range(0, middle - whole, TILE_KEYS):
+        slot = whole + ahead + tl.arange(0, TILE_KEYS)
+        keys, values = _load_turn(
+            key_ptr, key_block_stride, key_slot_stride, value_ptr, value_block_stride, value_slot_stride,
+            table_ptr, block_shift, slot, slot, column, True, HEAD_DIM, BLOCK_D,
+        )  # fmt: skip
+        visible = position[:, None] - slot[None, :] < window
         peak, mass, weighted = _take_in(query, keys, values, visible, scale, softcap, peak, mass, weighted)
 
     ancestor_row_ptr = ancestor_ptr + (first + tl.minimum(row, rows - 1)).to(tl.int64) * words
     for ahead in tl.range(0, end - middle, TILE_KEYS, num_stages=1):
         slot = middle + ahead + tl.arange(0, TILE_KEYS)
-        keys, values, present = _load_turn(
+        wanted = (slot >= lowest) & (slot < end)
+        keys, values = _load_turn(
             key_ptr, key_block_stride, key_slot_stride, value_ptr, value_block_stride, value_slot_stride,
-            table_ptr, block_shift, slot, (slot >= lowest) & (slot < end), column, HEAD_DIM, BLOCK_D,
+            table_ptr, block_shift, slot, wanted, column, False, HEAD_DIM, BLOCK_D,
         )  # fmt: skip
         other = slot - context  # row number, where not negative
         any_other = tl.minimum(tl.maximum(other, 0), rows - 1)  # a load that needs no mask
@@ -155,7 +175,7 @@ def attention_split_kernel(
         slot_position = slot
         if has_depths != 0:
             slot_position = tl.where(slot < context, slot, context + tl.load(depth_ptr + first + any_other))
-        visible = present[None, :] & (related | (slot < context)[None, :])
+        visible = wanted[None, :] & (related | (slot < context)[None, :])
         visible = visible & (position[:, None] - slot_position[None, :] < window)
         peak, mass, weighted = _take_in(query, keys, values, visible, scale, softcap, peak, mass, weighted)
 
@@ -181,9 +201,9 @@ def attention_merge_kernel(
     context = tl.load(context_ptr + sequence)
     if tl.max(live.to(tl.int32), 0) == 0:
         return
-    # Splits that lie behind a row's window were not all written.
-    row_split = tl.maximum(tl.minimum(context + depth - window + 1, context), 0) // SPLIT
-    begin = tl.min(tl.where(live, row_split, _FAR), 0)
+    # The first split that the first kernel wrote for this tile, which is the same rows there.
+    shallowest = tl.min(tl.where(live, depth, _FAR), 0)
+    begin = _lowest_slot(context, shallowest, window) // SPLIT
     end = (context + rows + SPLIT - 1) // SPLIT
     at = (first + row).to(tl.int64) * q_heads + tl.program_id(1) * group + member
     stride = num_rows.to(tl.int64) * q_heads
@@ -192,19 +212,17 @@ def attention_merge_kernel(
 
     peak = tl.full((TILE_ROWS,), float("-inf"), tl.float32)
     for split in range(begin, end):
-        written = live & (split >= row_split)
-        peak = tl.maximum(peak, tl.load(peak_ptr + split * stride + at, mask=written, other=float("-inf")))
+        peak = tl.maximum(peak, tl.load(peak_ptr + split * stride + at, mask=live, other=float("-inf")))
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     mass = tl.zeros((TILE_ROWS,), tl.float32)
     weighted = tl.zeros((TILE_ROWS, BLOCK_D), tl.float32)
     for split in range(begin, end):
-        written = live & (split >= row_split)
         here = split * stride + at
-        fade = tl.exp2(tl.load(peak_ptr + here, mask=written, other=float("-inf")) - shift)
-        mass += fade * tl.load(mass_ptr + here, mask=written, other=0.0)
+        fade = tl.exp2(tl.load(peak_ptr + here, mask=live, other=float("-inf")) - shift)
+        mass += fade * tl.load(mass_ptr + here, mask=live, other=0.0)
         part = tl.load(
             partial_ptr + here[:, None] * HEAD_DIM + column[None, :],
-            mask=written[:, None] & in_head[None, :],
+            mask=live[:, None] & in_head[None, :],
             other=0.0,
         )
         weighted += fade[:, None] * part

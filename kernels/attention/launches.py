@@ -12,8 +12,6 @@ from kernels.launch import ENABLE_FP_FUSION, Launch
 
 WRITE_ROWS = 16
 """Rows of a program that writes to the cache."""
-MERGE_ROWS = 16
-"""Packed rows of a program that merges splits."""
 _WARPS = 4
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _POINTERS = {
@@ -32,7 +30,7 @@ _STRIDES = (
 def constants_of(kernel: Any, head_dim: int, dtype: torch.dtype) -> dict[str, int]:
     """The constants of one of the three kernels for heads of this size and states of this type."""
     tile = tile_for(head_dim, dtype)
-    rows = {attention_split_kernel: tile.rows, attention_merge_kernel: MERGE_ROWS, write_kv_kernel: WRITE_ROWS}[kernel]
+    rows = WRITE_ROWS if kernel is write_kv_kernel else tile.rows
     constants = {"HEAD_DIM": head_dim, "BLOCK_D": padded(head_dim), "TILE_ROWS": rows}
     if kernel is not write_kv_kernel:
         constants["SPLIT"] = SPLIT_TOKENS

@@ -26,9 +26,9 @@ TOLERANCE = {FP32: 1e-5, FP16: 2e-3, BF16: 1.6e-2}
 
 
 def tree(rows: int, seed: int) -> tuple[int, ...]:
-    """Parents of a tree whose nodes hang from random earlier ones."""
+    """Parents of a tree, deeper than a window and forked: a node hangs from one of the four before it."""
     generator = torch.Generator().manual_seed(seed)
-    return (-1, *(int(torch.randint(i, (1,), generator=generator)) for i in range(1, rows)))
+    return (-1, *(int(torch.randint(max(0, i - 4), i, (1,), generator=generator)) for i in range(1, rows)))
 
 
 def chain(rows: int) -> tuple[int, ...]:
@@ -65,6 +65,8 @@ SCENES = {
     "heads-16-1": Scene(((90, tree(5, 6)), (3, chain(2))), heads=(16, 1), head_dim=96),
     "window-chain": Scene(((0, chain(6)), (40, chain(17)), (700, chain(2))), window=5, masked=False),
     "window-tree": Scene(((0, tree(20, 7)), (100, tree(20, 8)), (1200, tree(12, 9))), window=4),
+    "window-of-40": Scene(((0, tree(40, 21)), (100, tree(17, 22)), (557, chain(3))), heads=(3, 1), window=40),
+    "two-roots": Scene(((20, (-1, -1, 0, 1, 2)), (0, (-1, -1, -1)))),
     "window-over-splits": Scene(((1100, tree(6, 10)), (600, tree(3, 3))), heads=(3, 1), window=600, block_size=64),
     "softcap": Scene(((50, tree(8, 11)), (1, chain(1))), softcap=2.0),
     "softcap-window": Scene(((90, tree(8, 12)),), heads=(8, 2), head_dim=256, softcap=2.0, window=33),
@@ -189,25 +191,11 @@ class Recorded:
 
 
 def run_interpreted(output: str) -> None:
-    import numpy as np
-    import triton.language as tl
-    from triton.runtime import interpreter
-
     from kernels.attention import fused, launches
+    from kernels.interpreter import correct_interpreter, hasten_interpreter
 
-    # The interpreter multiplies the 16 bits of bfloat16 operands as if they were integers.
-    builder = interpreter.InterpreterBuilder
-    plain_dot = builder.create_dot
-
-    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        def widened(x: Any) -> Any:
-            if x.dtype.scalar != tl.bfloat16:
-                return x
-            return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-        return plain_dot(self, widened(a), widened(b), *rest)
-
-    builder.create_dot = dot
+    correct_interpreter()
+    hasten_interpreter()
     empty = torch.empty
 
     def poisoned(*size: Any, **options: Any) -> torch.Tensor:
