@@ -56,7 +56,8 @@ class Resources:
     """What one launch takes of one chip.
 
     registers: of a thread (vector registers on AMD). shared_bytes: of a program. spills: bytes of stack and local
-    memory of a thread on NVIDIA; spilled registers and bytes of scratch on AMD. wide_loads: it reads memory 16 bytes
+    memory of a thread on NVIDIA; spilled vector registers and bytes of scratch on AMD. scalar_spills: scalar registers
+    of AMD kept in lanes of vector registers: an instruction each, but no memory. wide_loads: it reads memory 16 bytes
     at a time somewhere. triton: version of the compiler. key: of everything that went into the compiler.
     """
 
@@ -65,6 +66,7 @@ class Resources:
     registers: int
     shared_bytes: int
     spills: int
+    scalar_spills: int
     wide_loads: bool
     triton: str
     key: str
@@ -126,9 +128,14 @@ def compile_launch(launch: Launch, target: str) -> Resources:
         _source(launch), target=GPUTarget(chip.backend, chip.arch, chip.warp_size), options=_options(launch)
     )
     read = _read_cubin(compiled.asm["cubin"]) if chip.backend == "cuda" else _read_amdgcn(compiled.asm["amdgcn"])
-    registers, spills, wide_loads = read
-    key, shared_bytes = key_of(launch, target), compiled.metadata.shared
-    return Resources(launch.name, target, registers, shared_bytes, spills, wide_loads, triton.__version__, key)
+    return Resources(
+        launch=launch.name,
+        target=target,
+        shared_bytes=compiled.metadata.shared,
+        triton=triton.__version__,
+        key=key_of(launch, target),
+        **read,
+    )
 
 
 def compile_all(
@@ -178,20 +185,29 @@ def _options(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _read_cubin(cubin: bytes) -> tuple[int, int, bool]:
+def _read_cubin(cubin: bytes) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
         code = _tool("cuobjdump", "-sass", file.name)
     counted = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
-    return counted["REG"], counted["STACK"] + counted["LOCAL"], WIDE_LOADS.search(code) is not None
+    return {
+        "registers": counted["REG"],
+        "spills": counted["STACK"] + counted["LOCAL"],
+        "scalar_spills": 0,
+        "wide_loads": WIDE_LOADS.search(code) is not None,
+    }
 
 
-def _read_amdgcn(assembly: str) -> tuple[int, int, bool]:
+def _read_amdgcn(assembly: str) -> dict[str, Any]:
     counted = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)\b", assembly)}
-    spills = counted["vgpr_spill_count"] + counted["sgpr_spill_count"] + counted["private_segment_fixed_size"]
-    return counted["vgpr_count"], spills, WIDE_LOADS.search(assembly) is not None
+    return {
+        "registers": counted["vgpr_count"],
+        "spills": counted["vgpr_spill_count"] + counted["private_segment_fixed_size"],
+        "scalar_spills": counted["sgpr_spill_count"],
+        "wide_loads": WIDE_LOADS.search(assembly) is not None,
+    }
 
 
 def _tool(name: str, *arguments: str) -> str:
