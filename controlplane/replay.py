@@ -7,22 +7,23 @@ in force, and the kill switch. Exact from a controller's start on, because what 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from controlplane.alerts import Alert
 from controlplane.controller import Controller
-from controlplane.decision.decide import Decision
+from controlplane.decision.decide import Decision, Rates
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.policy import Policy, parse_policy
+from controlplane.rollout import Rollout, StageOrder, Unit
+from controlplane.store.policies import RolloutEntry
 from controlplane.store.queries import DecisionRow
-from controlplane.store.recorded import AppliedPolicy, RecordedTick
+from controlplane.store.recorded import AppliedPolicy, RecordedEvent, RecordedTick
 from controlplane.telemetry import Report
 
-BY_PERSON = ("kill_switch",)
-"""Reasons whose sentence says who ordered it, which a tick does not keep."""
-
+BY_PERSON = ("kill_switch", "policy_applied")
+"""Reasons whose sentence says who ordered it, which a tick does not keep (of an aborted rollout neither)."""
 
 APART = ("canary",)
 """Reasons that belong to no tick: a drafter is blocked beside the plan's K, which stays as it was decided."""
@@ -67,22 +68,44 @@ class KeptDecisions:
     def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None:
         pass
 
+    def rollout_changed(self, rollout: Rollout) -> None:
+        pass
+
+    def told(self, kind: str, value: dict[str, Any], *, epoch: int, at: float) -> None:
+        pass
+
     def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None:
         pass
 
 
-class Replay:
-    """One controller's life again. policies: by the time at which they were put in force (AppliedPolicy.at).
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What was ordered from outside while the ticks went on, by the time of the tick or between two.
 
-    Raises ReplayError where the first tick on record is not the start of its controller.
+    policies, rollouts: all on record. events: of one controller.
     """
 
-    def __init__(self, first: RecordedTick, policies: Mapping[float, AppliedPolicy]) -> None:
+    policies: Sequence[AppliedPolicy] = ()
+    rollouts: Sequence[RolloutEntry] = ()
+    events: Sequence[RecordedEvent] = ()
+
+
+class Replay:
+    """One controller's life again. Raises ReplayError where the first tick on record is not its start."""
+
+    def __init__(self, first: RecordedTick, orders: Orders) -> None:
+        promoted = {rollout.ended_at for rollout in orders.rollouts if rollout.stage == "promoted"}
+        # A promotion is on record as an apply, too, but it was the tick that made it.
+        policies = {policy.at: policy for policy in orders.policies if policy.at not in promoted}
         if first.at not in policies:
             raise ReplayError(
                 f"the beginning of the controller {first.epoch} is no longer on record, and its decisions depend on it"
             )
         self._policies = policies
+        self._staged = {rollout.started_at: rollout for rollout in orders.rollouts}
+        self._aborted = {rollout.ended_at for rollout in orders.rollouts if rollout.stage == "aborted"}
+        self._rates = [event for event in orders.events if event.kind == "rates"]
+        self._resumed = {event.at: event for event in orders.events if event.kind == "resume"}
         self._journal = KeptDecisions()
         self.controller = Controller(
             parsed(policies[first.at]), self._journal, epoch=first.epoch, first_version=first.plan_version
@@ -92,26 +115,42 @@ class Replay:
     def step(self, tick: RecordedTick) -> list[Decision]:
         """One tick, or one order, again; the decisions that would be journalled for it."""
         applied, self._journal.decisions = self._policies.get(tick.at), []
-        if applied is not None:
+        while self._rates and self._rates[0].at < tick.at:
+            self.controller.set_rates(Rates(**self._rates.pop(0).value))
+        if tick.at in self._staged:
+            self._stage(self._staged[tick.at])
+        elif tick.at in self._resumed:
+            resumed = self._resumed[tick.at]
+            k = {name: tuple(by_load) for name, by_load in resumed.value["k"].items()}
+            self.controller.resume(k, resumed.windows, tick.at)
+        elif applied is not None:
             self.controller.apply_policy(parsed(applied), by=applied.by, why=applied.why, now=tick.at)
         elif tick.kill_switch != self._kill_switch:
             self._kill_switch = tick.kill_switch
             mode = cast("KillSwitch", tick.kill_switch)
             self.controller.set_kill_switch(mode, by="the journal", why="replayed", now=tick.at)
+        elif tick.at in self._aborted:
+            self.controller.abort_rollout(by="the journal", why="replayed", now=tick.at)
         else:
             for window in tick.windows:
                 self.controller.observe(Report(window))
             self.controller.tick(tick.at)
         return self._journal.decisions
 
+    def _stage(self, rollout: RolloutEntry) -> None:
+        order = StageOrder(rollout.share, cast("Unit", rollout.unit), rollout.min_windows, rollout.max_s)
+        policy = parse_policy(rollout.text, source=f"revision {rollout.revision}")
+        self.controller.apply_policy(
+            policy, by=rollout.started_by, why=rollout.why, now=rollout.started_at, rollout=order
+        )
 
-def replay(ticks: Iterable[RecordedTick], policies: Sequence[AppliedPolicy]) -> Iterator[DecisionRow]:
+
+def replay(ticks: Iterable[RecordedTick], orders: Orders) -> Iterator[DecisionRow]:
     """The decisions of one controller's ticks, made again. Raises ReplayError."""
-    by_time = {policy.at: policy for policy in policies}
     again: Replay | None = None
     for tick in ticks:
         if again is None:
-            again = Replay(tick, by_time)
+            again = Replay(tick, orders)
         yield from map(as_stored, again.step(tick))
 
 

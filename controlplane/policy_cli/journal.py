@@ -98,9 +98,10 @@ def shown(items: Iterable[T], what: str, total: int) -> Iterator[T]:
 def _controller(engine: sa.Engine, epoch: int, first: float, last: float, range: TimeRange) -> dict[str, Any]:
     """One controller from its beginning, its decisions in the range held against those on record."""
     from controlplane.policy import PolicyError
-    from controlplane.replay import ReplayError, compare
+    from controlplane.replay import Orders, ReplayError, compare
     from controlplane.replay import replay as again
-    from controlplane.store.recorded import applied_policies, count_ticks, decisions, ticks
+    from controlplane.store.policies import rollouts
+    from controlplane.store.recorded import applied_policies, count_ticks, decisions, events, ticks
     from controlplane.store.time_range import TimeRange
 
     # Up to its last tick of now: it may be running, and the decisions after that are another's.
@@ -109,8 +110,9 @@ def _controller(engine: sa.Engine, epoch: int, first: float, last: float, range:
     total = count_ticks(engine, epoch, whole)
     said: dict[str, Any] = {"epoch": epoch, "ticks": total, "decisions": 0, "differences": 0, "shown": []}
     walk = shown(ticks(engine, epoch, whole), "replaying", total)
+    orders = Orders(applied_policies(engine, range.end), rollouts(engine, limit=100_000), events(engine, epoch))
     try:
-        replayed = [row for row in again(walk, applied_policies(engine, range.end)) if row.at >= range.start]
+        replayed = [row for row in again(walk, orders) if row.at >= range.start]
     except (ReplayError, PolicyError) as error:
         return {**said, "exact": False, "problem": str(error).splitlines()[0]}
     stored = decisions(engine, TimeRange(max(range.start, first), end))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from controlplane.store.models import DecisionEntry, PolicyRevision, Request, Tick, Window, WindowCohort
+from controlplane.store.models import ControlEvent, DecisionEntry, PolicyRevision, Request, Tick, Window, WindowCohort
 from controlplane.store.queries import DecisionRow
 from controlplane.store.time_range import TimeRange
 from controlplane.telemetry import (
@@ -53,6 +53,16 @@ class AppliedPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """What else a controller was told (models.ControlEvent). windows: those that a `resume` names, in its order."""
+
+    at: float
+    kind: str
+    value: Mapping[str, Any]
+    windows: tuple[WorkerWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestGroup:
     """How many requests the ledger has of one cohort, key name, route and model."""
 
@@ -92,7 +102,8 @@ def ticks(engine: sa.Engine, epoch: int, range: TimeRange) -> Iterator[RecordedT
         )
         with engine.connect() as connection:
             rows = list(connection.execute(query).mappings())
-            windows = _windows(connection, rows[0]["at"], rows[-1]["at"]) if rows else {}
+            within = (Window.tick_at >= rows[0]["at"], Window.tick_at <= rows[-1]["at"]) if rows else ()
+            windows = _windows(connection, *within) if rows else {}
         for row in rows:
             yield RecordedTick(**row, windows=tuple(windows.get(row["at"], ())))
         if len(rows) < CHUNK:
@@ -116,8 +127,22 @@ def last_windows(engine: sa.Engine, seconds: float, at_most: int) -> list[Worker
         within = (Window.tick_at >= last - seconds, Window.tick_at <= last)
         newest = sa.select(Window.tick_at).where(*within).order_by(Window.tick_at.desc())
         first = connection.scalar(newest.offset(at_most).limit(1))
-        found = _windows(connection, last - seconds if first is None else first, last)
+        begin = last - seconds if first is None else first
+        found = _windows(connection, Window.tick_at >= begin, Window.tick_at <= last)
     return [window for at in sorted(found) for window in found[at]]
+
+
+def events(engine: sa.Engine, epoch: int) -> list[RecordedEvent]:
+    """What else the controller was told, in order."""
+    query = sa.select(ControlEvent.at, ControlEvent.kind, ControlEvent.value).where(ControlEvent.epoch == epoch)
+    with engine.connect() as connection:
+        found = [RecordedEvent(*row) for row in connection.execute(query.order_by(ControlEvent.at, ControlEvent.id))]
+        return [
+            replace(event, windows=tuple(_named(connection, event.value["windows"])))
+            if event.kind == "resume"
+            else event
+            for event in found
+        ]
 
 
 def applied_policies(engine: sa.Engine, until: float) -> list[AppliedPolicy]:
@@ -157,8 +182,15 @@ def request_groups(engine: sa.Engine, range: TimeRange) -> list[RequestGroup]:
         return [RequestGroup(*row) for row in connection.execute(query)]
 
 
-def _windows(connection: sa.Connection, first: float, last: float) -> dict[float, list[WorkerWindow]]:
-    within = (Window.tick_at >= first, Window.tick_at <= last)
+def _named(connection: sa.Connection, identities: Iterable[Sequence[Any]]) -> Iterator[WorkerWindow]:
+    """The windows of these identities that are still on record, in this order."""
+    for worker, epoch, sequence in identities:
+        where = (Window.worker == worker, Window.epoch == epoch, Window.sequence == sequence)
+        for found in _windows(connection, *where).values():
+            yield from found
+
+
+def _windows(connection: sa.Connection, *within: sa.ColumnElement[bool]) -> dict[float, list[WorkerWindow]]:
     key = (Window.worker, Window.epoch, Window.sequence)
     cohorts: dict[tuple[Any, ...], list[CohortWindow]] = {}
     child = sa.select(WindowCohort.__table__).join_from(WindowCohort, Window).where(*within)
