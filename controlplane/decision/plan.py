@@ -35,6 +35,7 @@ class Plan:
     position, that a token drafted there is emitted; a sequence of a cohort in it drafts no deeper than pays. probing:
     cohort -> load bucket in which its K is on trial and is drafted whatever the price.
     blocked_drafters: name@version of those that must not draft, however old the plan is: the canary found wrong text.
+    They may change within a version, with a later issued_at: what was decided stands beside them.
     """
 
     epoch: int
