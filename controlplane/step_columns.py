@@ -24,8 +24,8 @@ class StepColumns:
 
     Rows [rows] i64, one per distinct count of a cell: cell (index into the cells), drafted, accepted, steps, and ended
     (bool). Cells [cells] i64: cohort, load_bucket, k (the planned K), and step_seconds (f64), is_shadow (bool);
-    overlap f64 and overlap_steps i64 [cells, width], as wide as the deepest cell that has any. Latencies by cohort: tpot
-    [cohorts, bins] i64 of LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
+    overlap f64, overlap_steps i64, propensity f64 [cells, width], as wide as the deepest cell that has any. Latencies
+    by cohort: tpot [cohorts, bins] i64 of LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
     """
 
     cohorts: tuple[str, ...]
@@ -41,6 +41,7 @@ class StepColumns:
     is_shadow: Flags
     overlap: Floats
     overlap_steps: Ints
+    propensity: Floats
     tpot: Ints
     tpot_sum_s: Floats
 
@@ -59,7 +60,10 @@ class StepColumns:
         ).reshape(-1, 5)
         width = max((min(len(cell.overlap), MAX_K) for _, cell, _ in cells), default=0)
         overlap, overlap_steps = np.zeros((len(cells), width)), np.zeros((len(cells), width), np.int64)
+        reach = max((min(len(cell.propensity), MAX_K) for _, cell, _ in cells), default=0)
+        propensity = np.ones((len(cells), reach))
         for index, (_, cell, _) in enumerate(cells):
+            propensity[index, : min(len(cell.propensity), reach)] = cell.propensity[:reach]
             own = min(len(cell.overlap), width)
             overlap[index, :own], overlap_steps[index, :own] = cell.overlap[:own], cell.overlap_steps[:own]
         return cls(
@@ -76,6 +80,7 @@ class StepColumns:
             is_shadow=np.array([is_shadow for _, _, is_shadow in cells], np.bool_),
             overlap=overlap,
             overlap_steps=overlap_steps,
+            propensity=propensity,
             tpot=np.array([window.tpot.counts for window in windows], np.int64).reshape(-1, _BINS),
             tpot_sum_s=np.array([window.tpot.sum_s for window in windows], np.float64),
         )

@@ -98,6 +98,8 @@ class StepCell:
     summed over the cohort's sequences in them, so emitted / step_seconds is the goodput of one sequence.
     overlap: by 0-based position, the sum over the examined steps of the overlap mass sum_x min(target_probs,
     draft_probs), whose mean is the conditional acceptance with less noise; overlap_steps: how many steps those are.
+    propensity: by position, P(K reaches it | what decided on K) where K was chosen from the request's own history;
+    empty where it was not, as from a plan. Cells of different propensity are never merged.
     """
 
     load_bucket: int
@@ -106,6 +108,7 @@ class StepCell:
     step_seconds: float
     overlap: tuple[float, ...] = ()
     overlap_steps: tuple[int, ...] = ()
+    propensity: tuple[float, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -129,6 +132,18 @@ class StepCell:
         )
 
 
+class RankCount(NamedTuple):
+    """Token trees: children of `rank` (0-based, in the order tried) of an accepted node at `depth` (0 = the root).
+
+    tried: those that came up for a test; kept: those of them that were accepted.
+    """
+
+    depth: int
+    rank: int
+    tried: int
+    kept: int
+
+
 @dataclass(frozen=True, slots=True)
 class CohortWindow:
     """What one worker saw of one cohort in one interval. Only active cohorts travel.
@@ -136,7 +151,8 @@ class CohortWindow:
     prefill_positions, draft_positions: positions computed by the target in prefill and by a draft model.
     first_tokens: tokens that prefill yielded (one per started request). ttft, tpot: of requests that reached them in
     this interval (TPOT = (end - first token) / (tokens - 1), on finish). shadow: drafts that were scored against
-    committed tokens without being verified (nothing was emitted, no time of a step is in them): evidence only.
+    committed tokens without being verified (nothing was emitted, no time of a step is in them): evidence only. ranks:
+    where trees were verified, what became of their nodes.
     """
 
     cohort: str
@@ -150,6 +166,7 @@ class CohortWindow:
     ttft: LatencyHistogram = LatencyHistogram()
     tpot: LatencyHistogram = LatencyHistogram()
     shadow: tuple[StepCell, ...] = ()
+    ranks: tuple[RankCount, ...] = ()
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
@@ -210,13 +227,22 @@ class CohortWindow:
             self.ttft.merge(other.ttft),
             self.tpot.merge(other.tpot),
             _merge_cells(self.shadow, other.shadow),
+            _merge_ranks(self.ranks, other.ranks),
         )
 
 
+def _merge_ranks(ours: tuple[RankCount, ...], theirs: tuple[RankCount, ...]) -> tuple[RankCount, ...]:
+    sums: dict[tuple[int, int], tuple[int, int]] = {}
+    for c in (*ours, *theirs):
+        tried, kept = sums.get((c.depth, c.rank), (0, 0))
+        sums[c.depth, c.rank] = tried + c.tried, kept + c.kept
+    return tuple(RankCount(*key, *sums[key]) for key in sorted(sums))
+
+
 def _merge_cells(ours: tuple[StepCell, ...], theirs: tuple[StepCell, ...]) -> tuple[StepCell, ...]:
-    cells = {(c.load_bucket, c.k): c for c in ours}
+    cells = {(c.load_bucket, c.k, c.propensity): c for c in ours}
     for c in theirs:
-        key = (c.load_bucket, c.k)
+        key = (c.load_bucket, c.k, c.propensity)
         cells[key] = cells[key].merge(c) if key in cells else c
     return tuple(cells[key] for key in sorted(cells))
 

@@ -17,7 +17,9 @@ from ray.exceptions import RayError
 
 from controlplane.alerts import Alert, AlertState
 from controlplane.controller import Controller
+from controlplane.decision.decide import Rates
 from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
@@ -98,6 +100,15 @@ def _was_restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
+def _prices(settings: Settings) -> PriceSheet:
+    """The sheet that the ledger goes by; an empty one where it cannot be read, as objectives then go unpursued."""
+    try:
+        return load_prices(settings.prices)
+    except PriceError as error:
+        log.warning("no prices for cost objectives", reason=str(error).splitlines()[0])
+        return PriceSheet()
+
+
 class SteppedDown(RuntimeError):
     """A later controller writes to the same database: this one decides no more."""
 
@@ -111,6 +122,8 @@ class ControllerActor:
         self._engine = engine = open_database(settings.database_url)
         self._journal = SqlJournal(engine)
         self._has_stepped_down = False
+        self._device, self._rates = "", Rates()
+        self._prices = _prices(settings)
         self._look_at = time.monotonic() + LOOK_FOR_OTHERS_S
         start = Start(policy_text, last_version=int(time.time()))
         try:
@@ -169,8 +182,16 @@ class ControllerActor:
         if self._has_stepped_down:
             raise SteppedDown("a later controller uses this database; this one has stepped down")
 
+    def _price(self) -> None:
+        """Tell the controller what a second of the workers' device costs, where that changed."""
+        rates = Rates(self._prices.per_second(self._device, time.time()))
+        if rates != self._rates:
+            self._rates = rates
+            self._controller.set_rates(rates)
+
     def _tick(self) -> None:
         try:
+            self._price()
             self._controller.tick(time.time())
         except Exception:
             # The plan then expires and workers use the fallback K: closed, not silent.
@@ -181,6 +202,7 @@ class ControllerActor:
         self._check_in_charge()
         for report in reports:
             self._controller.observe(report)
+            self._device = report.window.device
         return self._controller.plan
 
     async def state(self) -> ControllerState:

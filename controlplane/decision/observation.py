@@ -60,6 +60,10 @@ class Evidence:
         """[MAX_K] as the only row of [1, MAX_K]."""
         return Evidence(*(a[None] for a in self._all()))
 
+    def over(self, propensity: Floats | None) -> Evidence:
+        """Divided by `propensity`, of the same shape; as it is for None."""
+        return self if propensity is None else Evidence(*(a / propensity for a in self._all()))
+
     def summed(self, group: Ints, groups: int) -> Evidence:
         """Rows added up by `group` [rows] i64 into [groups, MAX_K]."""
         return Evidence(*(_grouped(a, group, groups) for a in self._all()))
@@ -70,7 +74,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """The tick's steps by (cohort, load bucket, K asked for, whether a shadow), sorted by these.
+    """The tick's steps by (cohort, load bucket, K asked for, whether a shadow).
+
+    Cells in which K was chosen from the request's own history stand alone, their evidence divided by the probability
+    that K would reach each position (inverse propensity, adaptive.md 3.1 b): deep positions were then looked at where
+    much was expected of them.
 
     cohort, load_bucket, k: [cells] i64. is_shadow: [cells] bool. steps, emitted, emitted_squared, seconds: [cells] f64,
     sums over real steps (a shadow has none) of 1, the tokens, their square, and wall seconds. evidence: [cells, MAX_K].
@@ -144,11 +152,16 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
     key = ((cohort * BUCKETS + bucket) * RUNGS + k) * 2 + is_shadow
     occurs = np.zeros(cohorts * BUCKETS * RUNGS * 2, np.bool_)
     is_named = cohort >= 0
-    occurs[key[is_named]] = True
-    keys = np.flatnonzero(occurs)
+    alone = np.flatnonzero(is_named & np.concatenate([(c.propensity < 1.0).any(axis=1) for c in columns]))
+    is_shared = is_named.copy()
+    is_shared[alone] = False
+    occurs[key[is_shared]] = True
+    shared = np.flatnonzero(occurs)
     place = np.zeros(len(occurs), np.int64)
-    place[keys] = np.arange(len(keys))
-    goes_to = np.where(is_named, place[np.where(is_named, key, 0)], len(keys))
+    place[shared] = np.arange(len(shared))
+    keys = np.concatenate([shared, key[alone]])
+    goes_to = np.where(is_shared, place[np.where(is_shared, key, 0)], len(keys))
+    goes_to[alone] = len(shared) + np.arange(len(alone))
     offsets = np.cumsum([0, *(len(c.k) for c in columns[:-1])])
     row_cell = np.concatenate([c.row_cell + offset for c, offset in zip(columns, offsets, strict=True)])
     rows = goes_to[row_cell]
@@ -173,8 +186,25 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
         emitted=real * np.bincount(rows, steps * tokens, len(keys)),
         emitted_squared=real * np.bincount(rows, steps * tokens**2, len(keys)),
         seconds=real * seconds,
-        evidence=_evidence(rows, drafted, accepted, ended, steps, cell_k, overlap, overlap_steps),
+        evidence=_evidence(rows, drafted, accepted, ended, steps, cell_k, overlap, overlap_steps).over(
+            _propensity([c.propensity for c in columns], alone, len(shared))
+        ),
     )
+
+
+def _propensity(propensities: Sequence[Floats], alone: Ints, shared: int) -> Floats | None:
+    """[cells, MAX_K]: 1 for the cells that came together, the reported ones for those that stand alone; None for all 1.
+
+    A position that K could hardly have reached would count for very many: no more than 100 steps for one.
+    """
+    if not len(alone):
+        return None
+    every = np.ones((sum(len(p) for p in propensities), MAX_K))
+    start = 0
+    for p in propensities:
+        every[start : start + len(p), : p.shape[1]] = p
+        start += len(p)
+    return np.concatenate([np.ones((shared, MAX_K)), np.maximum(every[alone], 0.01)])
 
 
 def _merged_overlap(overlaps: Sequence[Floats], goes_to: Ints, cells: int) -> Floats:
@@ -184,8 +214,7 @@ def _merged_overlap(overlaps: Sequence[Floats], goes_to: Ints, cells: int) -> Fl
     for overlap in overlaps:
         size, width = overlap.shape
         if width:
-            # A window names a key once, so that plain indexing adds up; cells of unknown cohorts meet in the last row.
-            out[goes_to[start : start + size], :width] += overlap
+            np.add.at(out[:, :width], goes_to[start : start + size], overlap)
         start += size
     return out[:cells]
 

@@ -92,6 +92,11 @@ class PriceSheet:
         """The price of that sku at `when` (unix seconds); None = unpriced."""
         return next((p for p in self._by_key.get((sku, basis), ()) if p.covers(when)), None)
 
+    def per_second(self, sku: str, when: float) -> float | None:
+        """What a second of that sku costs at `when` on the sheet's default basis, for weighing; None = unpriced."""
+        price = self.price_at(sku, self.default_basis, when)
+        return None if price is None else float(price.per_hour) / 3600.0
+
     def change_points(self, start: float, end: float) -> list[float]:
         """start, every moment in between at which some price begins or ends, end; ascending (unix seconds)."""
         edges = {t for p in self.prices for t in (p.effective_from, p.effective_to) if t is not None}

@@ -1,0 +1,76 @@
+"""Acceptance by rank, for token trees: how often a parent's i-th best child is the one that is kept.
+
+P_i is the probability that the child of rank i is accepted, given that the parent was and that the siblings tried
+before it were not. The expected tokens of a tree are 1 + sum over its nodes of the product of the P along the node's path
+(Sequoia, arXiv 2402.12374, section 3), so a table of them is all a topology is computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.decision.estimate import HALF_LIFE
+from controlplane.decision.observation import Floats
+from controlplane.telemetry import MAX_K, RankCount
+
+MAX_RANK = 16
+_PRIOR_WEIGHT = 4.0
+_FADE = 0.5 ** (1.0 / HALF_LIFE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankEstimate:
+    """Discounted counts [MAX_K, MAX_RANK] f64 by depth of the parent and rank: children tried, and kept.
+
+    A child is tried when its parent is on the accepted path and every sibling of a lower rank was rejected; a sibling
+    after the kept one was not tried, and says nothing.
+    """
+
+    tried: Floats
+    kept: Floats
+
+    @classmethod
+    def of_nothing(cls) -> RankEstimate:
+        return cls(np.zeros((MAX_K, MAX_RANK)), np.zeros((MAX_K, MAX_RANK)))
+
+    def absorb(self, counts: Iterable[RankCount]) -> RankEstimate:
+        """With newer counts added and the older ones of the same place faded by as many. Deeper or wider ones are left
+        out."""  # noqa: D209
+        tried, kept = np.zeros_like(self.tried), np.zeros_like(self.kept)
+        for count in counts:
+            if count.depth < MAX_K and count.rank < MAX_RANK:
+                tried[count.depth, count.rank] += count.tried
+                kept[count.depth, count.rank] += count.kept
+        fade = _FADE**tried
+        weight = np.where(tried > 0, (1.0 - fade) / (1.0 - _FADE) / np.maximum(tried, 1.0), 0.0)
+        return RankEstimate(self.tried * fade + tried * weight, self.kept * fade + kept * weight)
+
+    def acceptance(self) -> Floats:
+        """[MAX_K, MAX_RANK]: P of every depth and rank; what was little seen leans on its rank at all depths."""
+        by_rank = (self.kept.sum(axis=0) + 0.5) / (self.tried.sum(axis=0) + 1.0)
+        out: Floats = (self.kept + _PRIOR_WEIGHT * by_rank) / (self.tried + _PRIOR_WEIGHT)
+        return out
+
+    def tree_tokens(self, parents: Sequence[int]) -> float:
+        """Expected tokens of a step that verifies a tree, the extra token included.
+
+        parents: of each node the index of its parent, -1 for the root, smaller than its own; siblings in the order in
+        which they are tried. Raises ValueError for another order.
+        """
+        acceptance = self.acceptance()
+        chance, depth, children = [0.0] * len(parents), [0] * len(parents), {-1: 0}
+        blocked: dict[int, float] = {}
+        for node, parent in enumerate(parents):
+            if not -1 <= parent < node:
+                raise ValueError(f"parents[{node}] is {parent}; a parent comes before its child, and the root is -1")
+            rank = children.get(parent, 0)
+            children[parent] = rank + 1
+            depth[node] = 0 if parent < 0 else depth[parent] + 1
+            reached = (1.0 if parent < 0 else chance[parent]) * blocked.get(parent, 1.0)
+            kept = float(acceptance[min(depth[node], MAX_K - 1), min(rank, MAX_RANK - 1)])
+            chance[node] = reached * kept
+            blocked[parent] = blocked.get(parent, 1.0) * (1.0 - kept)
+        return 1.0 + sum(chance)
