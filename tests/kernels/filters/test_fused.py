@@ -31,6 +31,7 @@ EVERY_RULE: tuple[Row, ...] = (
     (1000000, 0.5, 0.0, 1.0, "masked"),
     (0, 0.0, 0.0, 1.0, "plain"),
     (4, 0.5, 0.5, 0.0, "plain"),
+    (20, 0.5, 0.0, 1.5, "plain"),  # half of what top-k leaves is not half of the row
 )
 CASES: dict[str, tuple[int, torch.dtype, tuple[Row, ...]]] = {
     "7": (7, torch.float32, EVERY_RULE),

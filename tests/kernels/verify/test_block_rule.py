@@ -107,12 +107,18 @@ def pairs_p_value(verdict: Verdict) -> float:
 
 
 def test_what_the_block_rule_emits_has_the_targets_law() -> None:
-    assert pairs_p_value(verify_blocks(2000, rule="block")[1]) > FAIR
+    assert pairs_p_value(verify_blocks(5000, rule="block")[1]) > FAIR
 
 
 def test_a_rule_that_never_lowers_the_joint_scale_fails_the_same_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naive, "_joint_scale", lambda *_: 1.0)
     assert pairs_p_value(verify_blocks(2000, rule="block")[1]) < DAMNING
+
+
+def test_a_residual_without_the_joint_scale_fails_the_same_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    recovered = naive._recovered
+    monkeypatch.setattr(naive, "_recovered", lambda chain, j, scale: recovered(chain, j, 1.0))
+    assert pairs_p_value(verify_blocks(5000, rule="block")[1]) < FAIR
 
 
 def test_the_block_rule_keeps_more_draft_tokens() -> None:

@@ -30,18 +30,23 @@ SEQUENCES = (
 )  # fmt: skip
 ALL = tuple(range(13))
 # Filters of sequence m of the mixed batch: entry m % 5.
-TOP_K, TOP_P, MIN_P = (0, 3, 40, 0, 20), (0.8, 1.0, 0.9, 1.0, 1.0), (0.0, 0.0, 0.02, 0.1, 0.0)
+TOP_K, TOP_P, MIN_P = (0, 3, 2, 0, 20), (0.8, 1.0, 0.9, 1.0, 1.0), (0.0, 0.0, 0.02, 0.1, 0.0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """masked: share of the vocabulary that the target masks."""
+    """masked: share of the vocabulary that the target masks. error: of the drafter's logits, for sampled sequences.
+
+    spread: standard deviation of the target's logits.
+    """
 
     vocab: int
     members: tuple[int, ...] = ALL
     dtype: torch.dtype = torch.float32
     draft_dtype: torch.dtype | None = torch.float32
     masked: float = 0.0
+    error: float = 0.3
+    spread: float = 4.0
     is_filtered: bool = False
     rule: Rule = "token"
 
@@ -51,8 +56,10 @@ CASES = {
     "7": Case(7),
     "7-ngram": Case(7, draft_dtype=None),
     "7-masked": Case(7, masked=0.6),
-    "7-filters": Case(7, (0, 1, 2, 4, 5), is_filtered=True),
+    "7-filters": Case(7, (0, 1, 2, 4, 5, 12), error=1.0, is_filtered=True),
     "7-block": Case(7, rule="block"),
+    # Chains that end early, in residuals that the joint scale decides.
+    "7-block-far": Case(7, (8,) * 10 + (2, 2), error=1.5, spread=1.0, rule="block"),
     "7-block-masked": Case(7, masked=0.6, rule="block"),
     "7-block-ngram-filters": Case(7, (5, 8, 12), draft_dtype=None, is_filtered=True, rule="block"),
     "1000": Case(1000),
@@ -86,7 +93,7 @@ def build(name: str) -> dict[str, Any]:
     temperature = torch.tensor(
         [0.0 if mode == "greedy" else 0.6 + 0.1 * m for m, mode in zip(members, modes, strict=True)]
     )
-    target = torch.randn(sum(ks) + len(ks), vocab, generator=generator) * 4
+    target = torch.randn(sum(ks) + len(ks), vocab, generator=generator) * case.spread
     if masked:
         keep = target.amax(-1, keepdim=True)
         target = target.masked_fill(
@@ -97,7 +104,7 @@ def build(name: str) -> dict[str, Any]:
     draft_rows = torch.cat([torch.arange(sum(ks[:b]) + b, sum(ks[: b + 1]) + b) for b in range(len(ks))])
     hot = (temperature[owner] > 0)[:, None]
     # A greedy chain breaks only where the argmax moves, so its drafter is the worse one.
-    error = torch.where(hot, 0.3, 1.5) * torch.randn(len(draft_rows), vocab, generator=generator)
+    error = torch.where(hot, case.error, 1.5) * torch.randn(len(draft_rows), vocab, generator=generator)
     draft = (target[draft_rows].float() + error).to(case.draft_dtype or case.dtype)
     if masked and len(draft):
         draft[:, ::5] = -torch.inf
