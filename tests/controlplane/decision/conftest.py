@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Tick, decide
+from controlplane.decision.observation import Evidence
 from controlplane.policy import CohortPolicy, Guard, Match, Policy, Slo, Speculation
 from controlplane.telemetry import CohortWindow, LatencyCell, ProfileCell, StepCell, StepCount, WindowId, WorkerWindow
 
@@ -138,21 +139,41 @@ class World:
         return sum(a != b for a, b in zip(self.ks, self.ks[1:], strict=False))
 
 
-@pytest.fixture
+def make_observation(*windows: CohortWindow, names: Sequence[str] = ("code",)) -> Observation:
+    """What one worker's window of these cohorts says to a policy with cohorts of these `names`."""
+    return Observation.of([Loop(make_cohort()).window(1.0, windows)], names)
+
+
+def make_evidence(*counts: tuple[int, int, bool, int], k: int | None = None) -> Evidence:
+    """[1, MAX_K]: of one cell of one cohort with the given (drafted, accepted, ended, steps) under the planned `k`."""
+    return make_observation(make_window(counts, k=k)).cells.evidence
+
+
+@pytest.fixture(scope="session")
+def observed() -> Callable[..., Observation]:
+    return make_observation
+
+
+@pytest.fixture(scope="session")
+def evidence() -> Callable[..., Evidence]:
+    return make_evidence
+
+
+@pytest.fixture(scope="session")
 def cohort_policy() -> Callable[..., CohortPolicy]:
     return make_cohort
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def window() -> Callable[..., CohortWindow]:
     return make_window
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def loop() -> type[Loop]:
     return Loop
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world() -> type[World]:
     return World

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.decision.guard import STALE_S, Reason
@@ -19,7 +19,7 @@ def test_a_decision_says_what_moved_and_why(cohort_policy: Any, window: Any, loo
     counts = [(2, 0, False, 20), (2, 1, False, 20), (2, 2, False, 80)]
     (decision,) = loop(cohort_policy()).tick(5.0, window(counts, bucket=2))
     assert decision.sentence == (
-        "code 2 -> 4 at load 3-4: position 2 accepted 80 % (floor 50 %), 98 samples; "
+        "code 2 -> 4 at load 3-4: position 2 accepted 80 % (floor 50 %), 89 samples; "
         "what lies deeper was not measured yet"
     )
     assert (decision.old_k, decision.new_k, decision.reason, decision.at, decision.policy_revision) == (
@@ -157,7 +157,7 @@ def replay(loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWind
     return seen
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None)
 @given(policy=cohorts(), stream=ticks)
 def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(
     loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWindow | None]]
@@ -177,7 +177,7 @@ def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(
                 assert ladder.index(d.new_k) - ladder.index(d.old_k) <= 1
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None)
 @given(policy=cohorts(), stream=ticks)
 def test_the_same_windows_give_the_same_decisions(
     loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWindow | None]]
