@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.telemetry import LATENCY_BOUNDS_S, MAX_K, CohortWindow, StepCell
+from controlplane.telemetry import LATENCY_BOUNDS_S, MAX_K, CohortWindow, RankCount, StepCell
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -26,6 +26,7 @@ class StepColumns:
     (bool). Cells [cells] i64: cohort, load_bucket, k (the planned K), and step_seconds (f64), is_shadow (bool);
     overlap f64, overlap_steps i64, propensity f64 [cells, width], as wide as the deepest cell that has any. Latencies
     by cohort: tpot [cohorts, bins] i64 of LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
+    ranks: of all cohorts, where trees were verified.
     """
 
     cohorts: tuple[str, ...]
@@ -44,6 +45,7 @@ class StepColumns:
     propensity: Floats
     tpot: Ints
     tpot_sum_s: Floats
+    ranks: tuple[RankCount, ...] = ()
 
     @classmethod
     def of(cls, cohorts: Iterable[CohortWindow]) -> StepColumns:
@@ -83,6 +85,7 @@ class StepColumns:
             propensity=propensity,
             tpot=np.array([window.tpot.counts for window in windows], np.int64).reshape(-1, _BINS),
             tpot_sum_s=np.array([window.tpot.sum_s for window in windows], np.float64),
+            ranks=tuple(count for window in windows for count in window.ranks),
         )
 
 

@@ -106,6 +106,7 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
         tpot_sum_s=state.tpot_sum_s * LATENCY_KEPT + seen.tpot_sum_s,
         times=None if times is None else times.correct(seen.latency),
         power=state.power.learn(seen.power),
+        ranks=state.ranks.absorb(seen.ranks) if seen.ranks else state.ranks,
     )
     is_over = (tpot.sum(axis=1) >= ENOUGH_REQUESTS) & (_p95(tpot) > state.table.tpot_p95_s)
     since = np.where(np.isnan(state.over_slo_since), now, state.over_slo_since)

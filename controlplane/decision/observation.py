@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.step_columns import StepColumns
-from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS, MAX_K, ProfileCell, WorkerWindow
+from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS, MAX_K, ProfileCell, RankCount, WorkerWindow
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,6 +101,7 @@ class Observation:
 
     latency: [cells, 6] f64, engine steps as telemetry.LatencyCell. power: [windows, 4] f64 of those with an energy
     reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters: names seen.
+    ranks: of all cohorts, where trees were verified.
     """
 
     cells: Cells
@@ -110,13 +111,18 @@ class Observation:
     power: Floats
     profile: tuple[ProfileCell, ...]
     drafters: tuple[str, ...]
+    ranks: tuple[RankCount, ...] = ()
 
     @classmethod
     def of(cls, windows: Sequence[WorkerWindow], cohorts: Sequence[str]) -> Observation:
         """Of a tick's windows; `cohorts` names what cohort indices mean."""
         columns = [w.columns if w.columns is not None else StepColumns.of(w.cohorts) for w in windows]
         index = {name: i for i, name in enumerate(cohorts)}
-        known = [np.array([index.get(name, -1) for name in c.cohorts], np.int64) for c in columns]
+        of_names: dict[tuple[str, ...], Ints] = {}  # many workers have the same cohorts active
+        for c in columns:
+            if c.cohorts not in of_names:
+                of_names[c.cohorts] = np.array([index.get(name, -1) for name in c.cohorts], np.int64)
+        known = [of_names[c.cohorts] for c in columns]
         tpot, tpot_sum_s = np.zeros((len(cohorts), BINS), np.int64), np.zeros(len(cohorts))
         for c, where in zip(columns, known, strict=True):
             named = where >= 0  # a window names a cohort once, so that plain indexing adds up
@@ -132,6 +138,7 @@ class Observation:
             ),
             profile=tuple(cell for w in windows for cell in w.profile),
             drafters=tuple(sorted({w.drafter for w in windows})),
+            ranks=tuple(count for c in columns for count in c.ranks),
         )
 
 

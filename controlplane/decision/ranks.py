@@ -1,7 +1,7 @@
 """Acceptance by rank, for token trees: how often a parent's i-th best child is the one that is kept.
 
 P_i is the probability that the child of rank i is accepted, given that the parent was and that the siblings tried
-before it were not. The expected tokens of a tree are 1 + sum over its nodes of the product of the P along the node's path
+before it were not. The expected tokens of a tree are 1 + the sum over its nodes of the chance that the node is kept
 (Sequoia, arXiv 2402.12374, section 3), so a table of them is all a topology is computed from.
 """
 

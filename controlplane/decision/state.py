@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from controlplane.decision.latency import StepTimes
 from controlplane.decision.observation import BINS, BUCKETS, Floats, Ints
 from controlplane.decision.policy_table import FIXED, PolicyTable
 from controlplane.decision.power import Power
+from controlplane.decision.ranks import RankEstimate
 from controlplane.decision.tuners.slots import Prices, worth
 from controlplane.policy import Policy
 from controlplane.telemetry import MAX_K
@@ -32,6 +33,7 @@ class DecisionState:
     [cohorts, loads] discounted sequence-steps. tpot: [cohorts, bins] and tpot_sum_s [cohorts], discounted. Times in
     unix seconds. over_slo_since: [cohorts], NaN where TPOT is within the SLO. told: [cohorts, loads, 2] the K and the
     reason code last told of a cell, -2 for none. drafters: those of the last windows. prices: of the last tick.
+    ranks: acceptance by rank in token trees, of all cohorts.
     """
 
     table: PolicyTable
@@ -50,6 +52,7 @@ class DecisionState:
     power: Power = Power.unknown()  # noqa: RUF009 - a value
     drafters: tuple[str, ...] = ()
     prices: Prices | None = None
+    ranks: RankEstimate = field(default_factory=RankEstimate.of_nothing)
 
     @classmethod
     def start(cls, policy: Policy) -> DecisionState:
@@ -109,7 +112,7 @@ class DecisionState:
         its cells too; another ladder means that its K mean something else."""  # noqa: D209
         fresh = DecisionState.start(policy)
         old = {c.name: (i, c) for i, c in enumerate(self.table.cohorts)}
-        state = replace(fresh, times=self.times, power=self.power, drafters=self.drafters)
+        state = replace(fresh, times=self.times, power=self.power, drafters=self.drafters, ranks=self.ranks)
         for i, cohort in enumerate(fresh.table.cohorts):
             where, before = old.get(cohort.name, (-1, cohort))
             if where < 0 or before.speculation.ladder != cohort.speculation.ladder:
@@ -175,6 +178,7 @@ class DecisionState:
             drift=Drift.none(n),
             drift_at=np.full(n, now),
             times=None,
+            ranks=RankEstimate.of_nothing(),
         )
 
 
