@@ -26,8 +26,6 @@ from benchmarks.decode_figures import BenchmarkError, append_lines
 
 CPUINFO = Path("/proc/cpuinfo")
 EXIT_USAGE = 2
-ADAPTATION_SEEDS = 5
-"""Changes are tried on so many of the seeds, at most."""
 
 
 def control(
@@ -38,6 +36,7 @@ def control(
     first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first trace; the others follow.")] = 0,
     steps: Annotated[int | None, typer.Option(min=100, help="Steps of a trace. [the profile's]")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")] = 0,
+    change_seeds: Annotated[int, typer.Option(min=0, help="Seeds on which jumps of acceptance are tried too.")] = 3,
     output: Annotated[Path | None, typer.Option(help="CSV file to append a line to for each arm and trace.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -51,10 +50,10 @@ def control(
         typer.echo("\n".join(f"kadence: error: {line}" for line in str(error).splitlines()), err=True)
         raise typer.Exit(EXIT_USAGE) from error
     chosen = range(first_seed, first_seed + seeds)
-    traces = run_all(profiles, chosen, jobs or os.cpu_count() or 1)
+    traces = run_all(profiles, chosen, change_seeds, jobs or os.cpu_count() or 1)
     if output is not None:
         append_lines(output, csv_lines(conditions, traces))
-    found = result(conditions, profiles, traces, ours_checks(profiles, chosen[:ADAPTATION_SEEDS]))
+    found = result(conditions, profiles, traces, ours_checks(profiles, chosen[:change_seeds]))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -83,9 +82,9 @@ def _check_output(path: Path, header: Sequence[str]) -> None:
             raise BenchmarkError(f"--output {path}: has other columns; move it away, or name another file")
 
 
-def run_all(profiles: Sequence[Profile], seeds: Sequence[int], jobs: int) -> list[Trace]:
+def run_all(profiles: Sequence[Profile], seeds: Sequence[int], change_seeds: int, jobs: int) -> list[Trace]:
     """Every profile on every seed, in order, whatever the number of processes."""
-    tasks = [(profile, seed, i < ADAPTATION_SEEDS) for profile in profiles for i, seed in enumerate(seeds)]
+    tasks = [(profile, seed, i < change_seeds) for profile in profiles for i, seed in enumerate(seeds)]
     traces = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("traces", total=len(tasks))

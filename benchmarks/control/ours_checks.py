@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from benchmarks.control import ours
 from benchmarks.control.adapt import steps_to_adapt
-from benchmarks.control.arms import OURS_MODULE
 from benchmarks.control.estimator_checks import EstimatorCheck, check
 from benchmarks.control.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class OursChecks:
-    """steps_to_adapt: of every profile and seed, down and up together; evidence steps of one sequence."""
+    """steps_to_adapt: of every profile and seed, down and up together; evidence steps of one sequence.
 
-    estimator: EstimatorCheck
+    None (or empty) where `ours` does not offer what would be asked: `fit` (estimators.Fit), `tracker`
+    (estimators.TrackerFactory), `tick_ms()` and `lookup_us()`.
+    """
+
+    estimator: EstimatorCheck | None
     steps_to_adapt: tuple[int, ...]
-    tick_ms: float
-    lookup_us: float
+    tick_ms: float | None
+    lookup_us: float | None
 
 
-def ours_checks(profiles: Sequence[Profile], seeds: Sequence[int]) -> OursChecks | None:
-    """None where the production controller is not part of this benchmark."""
-    if importlib.util.find_spec(OURS_MODULE) is None:
-        return None
-    ours = importlib.import_module(OURS_MODULE)
-    steps = [steps_to_adapt(ours.tracker, profile, seed) for profile in profiles for seed in seeds]
+def ours_checks(profiles: Sequence[Profile], seeds: Sequence[int]) -> OursChecks:
+    """All of them; jumps of acceptance on these profiles and seeds, which may be none."""
+    fit, tracker, tick_ms, lookup_us = (_offered(name) for name in ("fit", "tracker", "tick_ms", "lookup_us"))
+    pairs = [steps_to_adapt(tracker, profile, seed) for profile in profiles for seed in seeds] if tracker else []
     return OursChecks(
-        estimator=check(ours.fit, seeds[0]),
-        steps_to_adapt=tuple(step for pair in steps if pair is not None for step in pair),
-        tick_ms=float(ours.tick_ms()),
-        lookup_us=float(ours.lookup_us()),
+        estimator=check(fit) if fit else None,
+        steps_to_adapt=tuple(step for pair in pairs if pair is not None for step in pair),
+        tick_ms=float(tick_ms()) if tick_ms else None,
+        lookup_us=float(lookup_us()) if lookup_us else None,
     )
+
+
+def _offered(name: str) -> Callable[..., Any] | None:
+    return getattr(ours, name, None)

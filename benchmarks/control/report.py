@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.control.adapt import Adaptation
-from benchmarks.control.arms import OURS
 from benchmarks.control.ours_checks import OursChecks
 from benchmarks.control.profile import Profile
+from benchmarks.control.roster import OURS
 from benchmarks.control.score import Score
 from benchmarks.control.trace import Trace
 
@@ -40,28 +40,28 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def result(
-    conditions: Mapping[str, Any], profiles: Sequence[Profile], traces: Sequence[Trace], ours: OursChecks | None
+    conditions: Mapping[str, Any], profiles: Sequence[Profile], traces: Sequence[Trace], ours: OursChecks
 ) -> dict[str, Any]:
-    """The whole result. What only the production controller can answer is null where it is not there."""
+    """The whole result. What could not be taken is null."""
     adaptations = [trace.adaptations for trace in traces]
     arms = list(adaptations[0]) if adaptations else []
     by_arm = {arm: _adaptation_figures([each[arm] for each in adaptations if arm in each]) for arm in arms}
     own = by_arm.get(OURS, {})
-    steps = ours.steps_to_adapt if ours else ()
+    steps, estimator = ours.steps_to_adapt, ours.estimator
     return {
         "machine": dict(conditions),
         "profiles": [
             _profile_figures(profile, [t for t in traces if t.profile == profile.name]) for profile in profiles
         ],
-        "bias_percent": round(ours.estimator.bias_percent, 4) if ours else None,
-        "coverage_percent": round(ours.estimator.coverage_percent, 4) if ours else None,
-        "worst_coverage_percent": round(ours.estimator.worst_coverage_percent, 4) if ours else None,
+        "bias_percent": round(estimator.bias_percent, 4) if estimator else None,
+        "coverage_percent": round(estimator.coverage_percent, 4) if estimator else None,
+        "worst_coverage_percent": round(estimator.worst_coverage_percent, 4) if estimator else None,
         "steps_to_adapt": max(steps, default=None),
         "windows_to_adapt": _worst(own.get("windows_down"), own.get("windows_up")),
         "windows_to_recover": _worst(own.get("windows_to_recover")),
         "changes_per_minute": _worst(own.get("changes_per_minute")),
-        "tick_ms": round(ours.tick_ms, 4) if ours else None,
-        "lookup_us": round(ours.lookup_us, 4) if ours else None,
+        "tick_ms": ours.tick_ms,
+        "lookup_us": ours.lookup_us,
         "spreads": {"steps_to_adapt": spread(steps)},
         "adaptation": by_arm,
     }
@@ -155,7 +155,7 @@ def _ours_table(result: Mapping[str, Any]) -> Table:
     table = Table("measure", "of the production controller", title="Estimator, tick and look-up")
     for name in ("bias_percent", "coverage_percent", "steps_to_adapt", "tick_ms", "lookup_us"):
         value = result[name]
-        table.add_row(name, "not part of this benchmark" if value is None else f"{value:g}")
+        table.add_row(name, "not taken" if value is None else f"{value:g}")
     return table
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.control.adapt import Adaptation, adaptation
-from benchmarks.control.arms import BEST_FIXED, CLAIRVOYANT, PLANNED, reacting_arms
 from benchmarks.control.arms.base import Setting, drive
 from benchmarks.control.profile import Profile
+from benchmarks.control.roster import BEST_FIXED, CLAIRVOYANT, PLANNED, REACTING
 from benchmarks.control.score import Score, score
 from benchmarks.control.world import build
 
@@ -24,16 +24,16 @@ class Trace:
 
 def run_trace(profile: Profile, seed: int, is_adaptation_wanted: bool) -> Trace:
     """All arms on one trace. The same profile and seed give the same trace."""
-    world, reacting = build(profile, seed), reacting_arms()
+    world = build(profile, seed)
     chosen = {name: plan(world) for name, plan in PLANNED.items()}
     setting = Setting(profile, world.cost, seed)
-    chosen |= {name: drive(factory(setting), world) for name, factory in reacting.items()}
+    chosen |= {name: drive(factory(setting), world) for name, factory in REACTING.items()}
     clairvoyant, best_fixed = chosen[CLAIRVOYANT], chosen[BEST_FIXED]
     return Trace(
         profile.name,
         seed,
         {name: score(world, k, clairvoyant, best_fixed) for name, k in chosen.items()},
-        {name: adaptation(factory, profile, seed) for name, factory in reacting.items()}
+        {name: adaptation(factory, profile, seed) for name, factory in REACTING.items()}
         if is_adaptation_wanted
         else {},
     )

@@ -123,7 +123,7 @@ def test_every_evidence_step_is_one_sequence_that_drafted_and_follows_the_law(sm
         trackers.append(Delayed(small, adapt.STEPS_BEFORE))
         return trackers[-1]
 
-    adapt.steps_to_adapt(factory, small, 0)
+    assert adapt.steps_to_adapt(factory, small, 0) is not None
     seen = np.array(trackers[0].seen)
     assert (seen.sum(axis=(1, 2)) == 1).all()
     assert not seen[:, 0].any()
@@ -132,3 +132,17 @@ def test_every_evidence_step_is_one_sequence_that_drafted_and_follows_the_law(sm
     for counts, level in ((before, HIGH), (after, LOW)):
         expected = survival_of(small.cohorts[0], np.array([level]), 1)[0, 1]
         assert counts[:, 1:].sum() / counts.sum() == pytest.approx(expected, abs=0.06)
+
+
+def test_evidence_goes_on_where_the_right_k_is_zero() -> None:
+    knee = next(profile for profile in shipped_profiles() if profile.name == "early-knee")
+    assert adapt.right_rungs(knee, LOW, adapt.switch_load(knee, HIGH, LOW)).tolist() == [0]
+    trackers = []
+
+    def factory(depth: int) -> Delayed:
+        trackers.append(Delayed(knee, adapt.STEPS_BEFORE))
+        return trackers[-1]
+
+    adapt.steps_to_adapt(factory, knee, 0)
+    after = np.array(trackers[0].seen)[adapt.STEPS_BEFORE :]
+    assert (after[:, 1].sum(axis=1) == 1).all()
