@@ -61,7 +61,9 @@ def test_checks_are_summed_by_cohort_and_drafter(ledger, journal, make_worker_wi
 
 
 def test_old_checks_go_with_old_requests_and_alerts_stay(ledger, journal, make_worker_window) -> None:
-    journal.record([Report(make_worker_window(), canary=(CHECK, replace(CHECK, request_id="r9", at=3e9)))], (), PLAN, 1.0)
+    journal.record(
+        [Report(make_worker_window(), canary=(CHECK, replace(CHECK, request_id="r9", at=3e9)))], (), PLAN, 1.0
+    )
     journal.alert(AlertBook().take(WRONG)[1])
     journal.flush()
     prune(ledger, before=2.9e9)
