@@ -78,8 +78,3 @@ def _obstacle_to_fused(device: torch.device) -> str | None:
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         return None
     return f"tensors are on {device.type!r}, which needs TRITON_INTERPRET=1 set before Triton is imported"
-
-
-def vocab_block(vocab_size: int) -> int:
-    """Tokens one program reads: a power of two, so that a row is a few blocks and each thread holds few of them."""
-    return max(128, min(MAX_VOCAB_BLOCK, 1 << (vocab_size - 1).bit_length()))

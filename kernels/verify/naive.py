@@ -149,7 +149,7 @@ def _walk_block(chain: _Chain) -> list[int]:
     Sun et al. 2025 (Block Verification), algorithm 2: again the target's distribution whatever the drafter's is.
     """
     draft_ids, k = chain.draft_token_ids, len(chain.draft_token_ids)
-    target_rows, draft_rows = ([read(j) for j in range(k)] for read in (chain.target_probs, chain.draft_probs))
+    target_rows, draft_rows = [chain.target_probs(j) for j in range(k)], [chain.draft_probs(j) for j in range(k)]
     kept, kept_scale, scale = 0, 1.0, 1.0
     for i, (draft, u) in enumerate(zip(draft_ids, chain.uniforms, strict=True), start=1):
         draft_probs = draft_rows[i - 1]

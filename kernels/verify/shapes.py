@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-BLOCK = 4096
+from kernels.launch import MAX_VOCAB_BLOCK
+
+BLOCK = MAX_VOCAB_BLOCK
 """Tokens that one program reads, whatever the vocabulary."""
 BLOCKS = 256
 """Blocks of a row that one program merges."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.launch import vocab_block
 from kernels.verify import BackendUnavailable, verify_chain
 
 
@@ -44,6 +43,10 @@ def arguments() -> dict[str, Any]:
         ("positions", torch.zeros(2, dtype=torch.int32), "positions is torch.int32"),
         ("coupled", torch.zeros(2), "coupled is torch.float32"),
         ("max_k", 1, "max_k is 1, but cu_draft has a chain of 2"),
+        ("rule", "tree", "rule is 'tree'; use one of token, block"),
+        ("top_k", torch.tensor([1, 2]), "top_k is torch.int64"),
+        ("top_p", torch.tensor([0.5, 2.0]), "top_p is"),
+        ("target_logits", torch.zeros(5, 1).expand(5, 2**20 + 1), "a vocabulary of 1048577; at most 1048576"),
         ("backend", "cuda", "backend is 'cuda'; use one of auto, naive, fused"),
     ],
 )
@@ -76,11 +79,6 @@ def test_verification_works_without_triton() -> None:
     tokens, refusal = done.stdout.splitlines()
     assert tokens == "[[0]]"
     assert "Triton is not installed" in refusal
-
-
-@pytest.mark.parametrize(("vocab_size", "block"), [(1, 128), (7, 128), (1000, 1024), (4096, 4096), (49152, 4096)])
-def test_a_block_of_the_vocabulary_is_a_power_of_two_within_bounds(vocab_size: int, block: int) -> None:
-    assert vocab_block(vocab_size) == block
 
 
 def test_transformers_does_not_mistake_our_kernels_for_the_package_of_that_name() -> None:
