@@ -191,8 +191,8 @@ def _row(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], cohort: int, where: i
 def _copied(ours: T, theirs: T, cohort: int, where: int) -> T:
     """One cohort's row of every array in a dataclass of arrays, dataclasses of arrays within it included."""
     changed: dict[str, Any] = {}
-    for field in fields(cast("Any", ours)):
-        mine, other = getattr(ours, field.name), getattr(theirs, field.name)
+    for each in fields(cast("Any", ours)):
+        mine, other = getattr(ours, each.name), getattr(theirs, each.name)
         is_array = isinstance(mine, np.ndarray)
-        changed[field.name] = (_row if is_array else _copied)(mine, other, cohort, where)
+        changed[each.name] = (_row if is_array else _copied)(mine, other, cohort, where)
     return cast("T", replace(cast("Any", ours), **changed))
