@@ -324,6 +324,24 @@ def test_a_saved_policy_file_is_obeyed_within_two_seconds_and_a_running_stream_g
     eventually(lambda: planned() == 4, within=10)
 
 
+def test_a_policy_is_tried_on_a_part_and_aborted(kadence, tmp_path) -> None:
+    text = httpx.get(f"{kadence.url}/admin/policy", timeout=10).text
+    changed = tmp_path / "policies.yaml"
+    changed.write_text(text.replace("start: 4, fallback: 2", "start: 2, fallback: 2"))
+    arguments = ("policy", "apply", str(changed), "--url", kadence.url, "--why", "a test", "--stage", "50%")
+    refused = kadence.run(*arguments)
+    assert (refused.returncode, "choose unit cohorts" in refused.stderr) == (1, True)
+    staged = kadence.run(*arguments, "--unit", "cohorts")
+    assert (staged.returncode, staged.stderr) == (0, "")
+    shown = json.loads(kadence.run("policy", "rollout", "--url", kadence.url, "--json").stdout)["rollout"]
+    assert (shown["stage"], shown["members"], shown["why"]) == ("staged", ["repetitive"], "a test")
+    assert httpx.get(f"{kadence.url}/admin/policy", timeout=10).text == text
+    aborted = kadence.run("policy", "rollout", "--abort", "--why", "enough", "--url", kadence.url)
+    assert "aborted by" in aborted.stdout
+    history = json.loads(kadence.run("policy", "history", "--json").stdout)["history"]
+    assert {"staged", "applied"} <= {entry["what"] for entry in history}
+
+
 def test_a_frozen_controller_leaves_serving_up_on_the_fallback_k(kadence, ask, eventually) -> None:
     pid = kadence.pid_of("ray::ControllerActor")
     os.kill(pid, signal.SIGSTOP)

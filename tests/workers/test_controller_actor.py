@@ -14,10 +14,12 @@ import sqlalchemy as sa
 from controlplane.decision.plan import Plan
 from controlplane.policy import parse_policy
 from controlplane.policy_watch import POLL_S
+from controlplane.rollout import StageOrder
 from controlplane.settings import Settings, load_settings
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.models import Request
+from controlplane.store.policies import rollouts
 from controlplane.telemetry import LOAD_BUCKETS, Report, StepCount
 from workers import controller_actor
 from workers.controller_actor import ControllerActor, ControllerState, SteppedDown
@@ -184,6 +186,27 @@ def test_a_file_that_is_not_to_be_followed_is_not(settings: Settings) -> None:
 
     state = run(settings.model_copy(update={"policy_watch": False}), edit)
     assert (state.policy_text, state.status.file) == (FIRST, None)
+
+
+def test_a_trial_of_a_controller_that_died_is_closed(settings: Settings) -> None:
+    second = (
+        "  - {name: code, match: {user: a}, speculation: {tuner: fixed, ladder: [0, 2, 4], start: 2, fallback: 0}}\n"
+    )
+    two = FIRST.replace("cohorts:\n", f"cohorts:\n{second}")
+
+    async def stage(actor: ControllerActor) -> None:
+        await actor.apply_policy(two, by="ada", why="two cohorts")
+        order = StageOrder(0.5, "cohorts", min_windows=30, max_s=60)
+        await actor.apply_policy(two.replace("start: 2", "start: 4"), "ada", "deeper", order)
+        assert (await actor.state()).policy_text == two
+
+    rollout = run(settings, stage).status.rollout
+    assert rollout is not None
+    assert (rollout["stage"], rollout["by"]) == ("staged", "ada")
+    state = run(settings, nothing, is_revival=True)
+    assert (state.status.rollout, state.policy_text) == (None, two)
+    (closed,) = rollouts(open_database(settings.database_url))
+    assert (closed.stage, closed.sentence) == ("aborted", "aborted: the controller that tried it ended")
 
 
 def test_the_history_has_everything_that_was_put_in_force(settings: Settings) -> None:
