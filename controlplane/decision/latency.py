@@ -161,11 +161,11 @@ def _isotonic(values: Floats) -> Floats:
 
 def _context_s(profile: Sequence[ProfileCell]) -> float:
     """Median extra seconds per token of context, over the sizes that were measured at two contexts; 0 without."""
-    by_size: dict[tuple[int, int], dict[int, float]] = {}
+    by_size: dict[tuple[int, int], dict[int, list[float]]] = {}
     for cell in profile:
-        by_size.setdefault((cell.sequences, cell.k), {})[cell.context] = cell.seconds
+        by_size.setdefault((cell.sequences, cell.k), {}).setdefault(cell.context, []).append(cell.seconds)
     slopes = [
-        (at[max(at)] - at[min(at)]) / (sequences * (max(at) - min(at)))
+        (np.median(at[max(at)]) - np.median(at[min(at)])) / (sequences * (max(at) - min(at)))
         for (sequences, _), at in by_size.items()
         if len(at) > 1
     ]
@@ -187,6 +187,10 @@ def _through_zero(ks: Sequence[int], seconds: Floats) -> Floats:
     known = [(k, s) for k, s in zip(ks, seconds, strict=True) if k > 0]
     out = np.zeros(RUNGS)
     out[1:] = _linear(np.arange(1, RUNGS), [k for k, _ in known], [s for _, s in known])
+    if len(known) > 1:
+        (low, least), (high, more) = known[:2]
+        below = np.arange(1, low)
+        out[1:low] = least - max(more - least, 0.0) / (high - low) * (low - below)
     return np.maximum(out, 0.0)
 
 

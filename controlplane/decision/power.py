@@ -44,8 +44,24 @@ class Power:
         """Of busy steps of so many seconds and positions; None while too little was measured."""
         if self.windows < LEAST_WINDOWS:
             return None
-        # A little ridge: windows that all look alike do not tell a busy second from its positions.
-        ridge = 1e-6 * np.trace(self.moments) / 3.0 * np.eye(3)
-        _, busy_w, position_j = np.maximum(np.linalg.solve(self.moments + ridge, self.products), 0.0)
+        _, busy_w, position_j = _least_squares(self.moments, self.products)
         joules: Floats = busy_w * seconds + position_j * positions
         return joules if bool((joules > 0).all()) else None
+
+
+def _least_squares(moments: Floats, products: Floats) -> Floats:
+    """[3]: watts and joules that are not negative; causes that would be are left out and the rest fitted again."""
+    # To a common scale, for there are thousands of positions to a second.
+    scale = np.sqrt(np.diag(moments))
+    scale = np.where(scale > 0.0, scale, 1.0)
+    # A little ridge: windows that all look alike do not tell a busy second from its positions.
+    system = moments / np.outer(scale, scale) + 1e-6 * np.eye(len(scale))
+    kept, out = np.arange(len(scale)), np.zeros(len(scale))
+    while len(kept):
+        fitted = np.linalg.solve(system[np.ix_(kept, kept)], (products / scale)[kept])
+        if (fitted >= 0.0).all():
+            out[kept] = fitted
+            break
+        kept = kept[fitted >= 0.0]
+    solution: Floats = out / scale
+    return solution
