@@ -29,8 +29,7 @@ def tree_attention(attention: Attention) -> torch.Tensor:
     splits = triton.cdiv(placement.max_context + placement.max_rows, SPLIT_TOKENS)
     batch = len(placement.context_lens)
     partial = torch.empty((splits, num_rows, q_heads, head_dim), dtype=torch.float32, device=device)
-    peak = torch.empty((splits, num_rows, q_heads), dtype=torch.float32, device=device)
-    mass = torch.empty((splits, num_rows, q_heads), dtype=torch.float32, device=device)
+    statistics = torch.empty((splits, num_rows, q_heads, 2), dtype=torch.float32, device=device)
     depths = attention.window_depths
     has_depths, words = int(depths is not None), 0 if attention.ancestors is None else attention.ancestors.shape[1]
     # Pointers that no kernel follows where there is no tree, or none whose depths matter.
@@ -39,7 +38,7 @@ def tree_attention(attention: Attention) -> torch.Tensor:
     window = _WINDOW_OFF if attention.sliding_window is None else attention.sliding_window
 
     attention_split_kernel[(batch * tiles, kv_heads, splits)](
-        partial, peak, mass, query, query.stride(0), query.stride(1),
+        partial, statistics, query, query.stride(0), query.stride(1),
         attention.k_cache, *attention.k_cache.stride()[:3], attention.v_cache, *attention.v_cache.stride()[:3],
         placement.block_tables, placement.block_tables.stride(0), placement.context_lens, placement.cu_rows,
         ancestors, words, depths, has_depths,
@@ -48,7 +47,7 @@ def tree_attention(attention: Attention) -> torch.Tensor:
         **configuration(attention_split_kernel, head_dim, query.dtype),
     )  # fmt: skip
     attention_merge_kernel[(batch * tiles, kv_heads)](
-        out, partial, peak, mass, placement.context_lens, placement.cu_rows, depths, has_depths,
+        out, partial, statistics, placement.context_lens, placement.cu_rows, depths, has_depths,
         num_rows, q_heads, group, tiles, window,
         **configuration(attention_merge_kernel, head_dim, query.dtype),
     )  # fmt: skip

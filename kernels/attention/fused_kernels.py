@@ -89,7 +89,7 @@ _VARYING = (
 
 @triton.jit(do_not_specialize=_VARYING)
 def attention_split_kernel(
-    partial_ptr, peak_ptr, mass_ptr,
+    partial_ptr, statistics_ptr,
     query_ptr, query_row_stride, query_head_stride,
     key_ptr, key_block_stride, key_slot_stride, key_head_stride,
     value_ptr, value_block_stride, value_slot_stride, value_head_stride,
@@ -100,9 +100,9 @@ def attention_split_kernel(
 ):  # fmt: skip
     """Program (sequence and tile of its packed rows, kv head, split): sum of exponentials and weighted values.
 
-    Writes partial [splits, num_rows, q_heads, HEAD_DIM], peak and mass [splits, num_rows, q_heads], all f32: the values
-    weighted by exp2(score - peak), the largest score in base-2 units, and the sum of the weights. A program without
-    keys writes nothing: the second kernel works out which do.
+    Writes partial [splits, num_rows, q_heads, HEAD_DIM] and statistics [splits, num_rows, q_heads, 2], both f32: the
+    values weighted by exp2(score - peak); the peak, which is the largest score in base-2 units, and the weights' sum.
+    A program without keys writes nothing: the second kernel works out which do.
     """
     sequence, first, rows, row, member, depth, live = _packed_rows(
         cu_rows_ptr, depth_ptr, tiles, group, has_depths, TILE_ROWS
@@ -180,14 +180,14 @@ def attention_split_kernel(
         peak, mass, weighted = _take_in(query, keys, values, visible, scale, softcap, peak, mass, weighted)
 
     at = (split.to(tl.int64) * num_rows + first + row) * q_heads + q_head
-    tl.store(peak_ptr + at, peak, mask=live)
-    tl.store(mass_ptr + at, mass, mask=live)
+    tl.store(statistics_ptr + at * 2, peak, mask=live)
+    tl.store(statistics_ptr + at * 2 + 1, mass, mask=live)
     tl.store(partial_ptr + at[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None] & in_head[None, :])
 
 
 @triton.jit(do_not_specialize=("has_depths", "num_rows", "q_heads", "group", "tiles", "window"))
 def attention_merge_kernel(
-    out_ptr, partial_ptr, peak_ptr, mass_ptr, context_ptr, cu_rows_ptr, depth_ptr, has_depths,
+    out_ptr, partial_ptr, statistics_ptr, context_ptr, cu_rows_ptr, depth_ptr, has_depths,
     num_rows, q_heads, group, tiles, window,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, TILE_ROWS: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -212,14 +212,14 @@ def attention_merge_kernel(
 
     peak = tl.full((TILE_ROWS,), float("-inf"), tl.float32)
     for split in range(begin, end):
-        peak = tl.maximum(peak, tl.load(peak_ptr + split * stride + at, mask=live, other=float("-inf")))
+        peak = tl.maximum(peak, tl.load(statistics_ptr + (split * stride + at) * 2, mask=live, other=float("-inf")))
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     mass = tl.zeros((TILE_ROWS,), tl.float32)
     weighted = tl.zeros((TILE_ROWS, BLOCK_D), tl.float32)
     for split in range(begin, end):
         here = split * stride + at
-        fade = tl.exp2(tl.load(peak_ptr + here, mask=live, other=float("-inf")) - shift)
-        mass += fade * tl.load(mass_ptr + here, mask=live, other=0.0)
+        fade = tl.exp2(tl.load(statistics_ptr + here * 2, mask=live, other=float("-inf")) - shift)
+        mass += fade * tl.load(statistics_ptr + here * 2 + 1, mask=live, other=0.0)
         part = tl.load(
             partial_ptr + here[:, None] * HEAD_DIM + column[None, :],
             mask=live[:, None] & in_head[None, :],

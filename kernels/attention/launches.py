@@ -15,7 +15,7 @@ WRITE_ROWS = 16
 _WARPS = 4
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _POINTERS = {
-    "partial_ptr": "*fp32", "peak_ptr": "*fp32", "mass_ptr": "*fp32", "scale": "fp32", "softcap": "fp32",
+    "partial_ptr": "*fp32", "statistics_ptr": "*fp32", "scale": "fp32", "softcap": "fp32",
     "block_table_ptr": "*i32", "context_ptr": "*i32", "cu_rows_ptr": "*i32", "ancestor_ptr": "*i32",
     "depth_ptr": "*i32",
 }  # fmt: skip

@@ -34,9 +34,9 @@ def tile_for(head_dim: int, dtype: torch.dtype) -> Tile:
     """The one tile for attention in this type over heads of this size."""
     if dtype == torch.float32:
         # No tensor cores: a stage of loads under way, or more keys, would not fit into the registers.
-        return Tile(16, 16, num_warps=4, num_stages=1) if head_dim > 128 else Tile(16, 32, num_warps=8, num_stages=1)
-    # Twice the keys spill registers for 256 on sm_80 and for 96 (with its masks) on sm_90.
-    return Tile(16, 32 if head_dim in (96, 256) else 64, num_warps=4, num_stages=2)
+        return Tile(16, 32 if head_dim == 64 else 16, num_warps=4 if head_dim == 256 else 8, num_stages=1)
+    # Twice the keys would leave no registers for heads of 256 on sm_80.
+    return Tile(16, 32 if head_dim == 256 else 64, num_warps=4, num_stages=2)
 
 
 def padded(head_dim: int) -> int:

@@ -183,7 +183,7 @@ class Recorded:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> None:
             types = [str(a.dtype)[6:] for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
-            state = types[3] if self.kernel.__name__ == "attention_split_kernel" else types[0]
+            state = types[2] if self.kernel.__name__ == "attention_split_kernel" else types[0]
             self.log.append({"kernel": self.kernel.__name__, "state": state} | options)
             self.kernel[grid](*args, **options)
 
