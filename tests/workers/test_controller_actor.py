@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
 from controlplane.decision.plan import Plan
 from controlplane.policy import parse_policy
+from controlplane.policy_cli import policy_app
 from controlplane.policy_watch import POLL_S
 from controlplane.rollout import StageOrder
 from controlplane.settings import Settings, load_settings
@@ -20,7 +23,7 @@ from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.models import Request
 from controlplane.store.policies import rollouts
-from controlplane.telemetry import LOAD_BUCKETS, Report, StepCount
+from controlplane.telemetry import LOAD_BUCKETS, Report, StepCount, WindowId
 from workers import controller_actor
 from workers.controller_actor import ControllerActor, ControllerState, SteppedDown
 
@@ -247,3 +250,27 @@ def test_a_restarted_controller_goes_on_with_the_k_and_the_beliefs_of_the_journa
     # What the journal had must not count again, when a worker that heard no answer sends it once more.
     assert state.counts.reports_refused["duplicate"] == 1
     assert (run(settings, nothing).plan.k["default"][0]) == 2
+
+
+def test_what_was_decided_before_and_after_a_restart_replays(
+    settings: Settings, make_worker_window: Any, make_cohort_window: Any
+) -> None:
+    tuned = FIRST.replace("tuner: fixed", "tuner: threshold")
+
+    async def work(actor: ControllerActor) -> None:
+        if (await actor.state()).policy_text == FIRST:
+            await actor.apply_policy(tuned, by="ada", why="tuned")
+        for i in range(12):
+            cohort = make_cohort_window("default", (StepCount(2, 0, False, 30), StepCount(2, 2, False, 2)), 2)
+            epoch = int(time.time() * 1e9)
+            window = make_worker_window(i, (cohort,), started_at=time.time() - 1, id=WindowId("w", epoch, i))
+            await actor.report([Report(window)])
+            actor._tick()
+
+    run(settings, work)
+    run(settings, work, is_revival=True)
+    flags = ["replay", "--since", "1h", "--database-url", settings.database_url, "--json"]
+    result = CliRunner().invoke(policy_app, flags)
+    said = json.loads(result.stdout)
+    assert (result.exit_code, said["ok"], len(said["controllers"])) == (0, True, 2), said
+    assert all(each["decisions"] > 0 for each in said["controllers"])
