@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from controlplane.policy.model import CohortPolicy, Policy
+from controlplane.policy.parse import LOADER
 
 SECTIONS = ("match", "speculation", "guard", "slo", "budget")
 
@@ -128,7 +129,7 @@ def differences(before: Policy, after: Policy) -> list[str]:
 
 def given_lines(text: str) -> dict[str, int]:
     """Path of every field that a policy's text gives, such as `cohorts[0].guard.hold` -> its 1-based line."""
-    return dict(_walk(yaml.compose(text, Loader=yaml.SafeLoader), ""))
+    return dict(_walk(yaml.compose(text, Loader=LOADER), ""))
 
 
 def text_of(value: object) -> str:

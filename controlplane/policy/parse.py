@@ -40,7 +40,7 @@ _NEEDS_TPOT = (
 )
 
 # The same YAML in C where PyYAML was built with it, ten times as fast; the marks of lines are the same.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ELSEWHERE = {
@@ -108,7 +108,11 @@ def _compose(text: str, source: str) -> yaml.Node:
     if len(text) > MAX_TEXT:
         raise fail(None, f"is longer than {MAX_TEXT} characters")
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        try:
+            root = yaml.compose(text, Loader=LOADER)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            # Read again for the error: its words and its line must not depend on how PyYAML was built.
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(part for part in (error.context, error.problem) if part)
