@@ -35,7 +35,7 @@ def tile_for(head_dim: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         # No tensor cores: a stage of loads under way, or more keys, would not fit into the registers.
         return Tile(16, 32 if head_dim == 64 else 16, num_warps=4 if head_dim == 256 else 8, num_stages=1)
-    # Twice the keys spill registers: for heads of 256 on sm_80, for 96 (padded, with masks) on every chip.
+    # Twice the keys spill registers: for heads of 256 on sm_80, for 96 (padded, with masks) on sm_90 and gfx942.
     return Tile(16, {96: 16, 256: 32}.get(head_dim, 64), num_warps=4, num_stages=2)
 
 
