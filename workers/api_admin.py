@@ -5,11 +5,12 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from math import isfinite
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from controlplane.decision.plan import StagedPlan
 from controlplane.policy import PolicyError, parse_policy
 from controlplane.policy.effective import policy_view
 from controlplane.rollout import RolloutError, StageOrder, Unit
@@ -47,6 +48,7 @@ def admin_router(backend: Backend) -> APIRouter:
                 "load_buckets": list(LOAD_BUCKETS),
                 "k": {cohort: list(by_load) for cohort, by_load in plan.k.items()},
                 "fallback": dict(plan.fallback),
+                "staged": _staged(plan.staged),
             }
         )
 
@@ -210,6 +212,18 @@ def is_loopback(request: Request) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def _staged(staged: StagedPlan | None) -> dict[str, Any] | None:
+    """What the workers are told that try another policy; None where none does."""
+    if staged is None:
+        return None
+    return {
+        "workers": list(staged.workers),
+        "policy_revision": staged.policy_revision,
+        "k": {cohort: list(by_load) for cohort, by_load in staged.k.items()},
+        "fallback": dict(staged.fallback),
+    }
 
 
 def _policy_error(error: PolicyError) -> ApiError:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from controlplane.alerts import Alert, AlertState
-from controlplane.decision.plan import Plan
+from controlplane.decision.plan import Plan, StagedPlan
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import Rollout, RolloutError, StageOrder, begin, end, rollout_json
@@ -91,6 +91,7 @@ class ScriptedBackend:
     history: list[PolicyEntry] = field(default_factory=list)
     replicas: int = 2
     rollout: Rollout | None = None
+    staged: StagedPlan | None = None
 
     def policy(self) -> Policy:
         return self.policy_now
@@ -152,7 +153,8 @@ class ScriptedBackend:
     async def plan(self) -> Plan:
         if self.controller_is_gone:
             raise ConnectionError("controller")
-        return Plan(1, 7, 10.0, 20.0, {"code": (2,) * len(LOAD_BUCKETS)}, {"code": 0}, self.policy_now.revision)
+        k = {"code": (2,) * len(LOAD_BUCKETS)}
+        return Plan(1, 7, 10.0, 20.0, k, {"code": 0}, self.policy_now.revision, staged=self.staged)
 
     async def alerts(self, state: AlertState | None) -> list[Alert]:
         if self.controller_is_gone:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane.decision.plan import StagedPlan
 from controlplane.policy_control import PolicyStatus
 from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import CohortWindow
@@ -72,6 +73,17 @@ def test_the_plan_is_shown(ask: Ask) -> None:
     plan = ask("GET", "/admin/plan").json()
     assert (plan["version"], plan["kill_switch"], plan["fallback"]) == (7, "off", {"code": 0})
     assert len(plan["k"]["code"]) == len(plan["load_buckets"])
+
+
+def test_the_plan_says_which_workers_try_another_policy(ask: Ask, backend: Any) -> None:
+    assert ask("GET", "/admin/plan").json()["staged"] is None
+    backend.staged = StagedPlan(("w-1",), {"code": (4,) * 9}, {"code": 2}, "abc")
+    assert ask("GET", "/admin/plan").json()["staged"] == {
+        "workers": ["w-1"],
+        "policy_revision": "abc",
+        "k": {"code": [4] * 9},
+        "fallback": {"code": 2},
+    }
 
 
 def test_a_plan_that_cannot_be_had_is_a_503(ask: Ask, backend: Any) -> None:
