@@ -13,7 +13,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +26,7 @@ from controlplane.rollout import Rollout, RolloutError, StageOrder
 from controlplane.seen_windows import SeenWindows
 from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow
 from controlplane.trial import Trial
+from controlplane.window_problems import window_problem
 
 log = logging.getLogger(__name__)
 
@@ -448,32 +448,6 @@ class Controller:
         """Control goes on without its memory; the count says so."""
         self._journal_failures += 1
         log.exception("the journal failed; control goes on")
-
-
-def window_problem(window: WorkerWindow) -> str | None:
-    """The first field of a window that cannot be true, by name, else None."""
-    numbers = {
-        "started_at": window.started_at,
-        "ended_at": window.ended_at,
-        "busy_s": window.busy_s,
-        "plan_age_s": window.plan_age_s,
-        "seconds": window.seconds,
-        "energy_uj": window.energy_uj or 0,
-    }
-    for name, value in numbers.items():
-        if not isfinite(value) or value < 0:
-            return f"bad {name}"
-    for cohort in window.cohorts:
-        if not all(isfinite(h.sum_s) and h.sum_s >= 0 for h in (cohort.ttft, cohort.tpot)):
-            return "bad latency"
-        for cell in cohort.cells:
-            if not isfinite(cell.step_seconds) or cell.step_seconds < 0:
-                return "bad step_seconds"
-            if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or cell.k < 0:
-                return "bad cell"
-            if any(c.steps < 0 or not 0 <= c.accepted <= c.drafted for c in cell.counts):
-                return "bad counts"
-    return None
 
 
 def _says(plan: Plan) -> tuple[object, ...]:

@@ -1,0 +1,77 @@
+"""What cannot be true of a reported window: it is refused before anything is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import isfinite
+
+import numpy as np
+
+from controlplane.step_columns import StepColumns
+from controlplane.telemetry import LOAD_BUCKETS, MAX_K, CohortWindow, LatencyCell, ProfileCell, StepCell, WorkerWindow
+
+
+def window_problem(window: WorkerWindow) -> str | None:
+    """The first field of a window that cannot be true, by name, else None."""
+    return next(_problems(window), None)
+
+
+def _problems(window: WorkerWindow) -> Iterator[str]:
+    numbers = {
+        "started_at": window.started_at,
+        "ended_at": window.ended_at,
+        "busy_s": window.busy_s,
+        "plan_age_s": window.plan_age_s,
+        "seconds": window.seconds,
+        "energy_uj": window.energy_uj or 0,
+    }
+    for name, value in numbers.items():
+        if not _is_amount(value):
+            yield f"bad {name}"
+    if len({cohort.cohort for cohort in window.cohorts}) != len(window.cohorts):
+        yield "bad cohorts"
+    yield from chain.from_iterable(map(_cohort_problems, window.cohorts))
+    if not all(map(_is_step_time, window.latency)):
+        yield "bad step times"
+    if not all(map(_is_profile, window.profile)):
+        yield "bad profile"
+    if window.columns is not None and not _is_of(window.columns, window.cohorts):
+        yield "bad columns"
+
+
+def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
+    if not all(_is_amount(h.sum_s) for h in (cohort.ttft, cohort.tpot)):
+        yield "bad latency"
+    for cell in (*cohort.cells, *cohort.shadow):
+        yield from _cell_problems(cell)
+
+
+def _cell_problems(cell: StepCell) -> Iterator[str]:
+    if not _is_amount(cell.step_seconds):
+        yield "bad step_seconds"
+    if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or cell.k < 0:
+        yield "bad cell"
+    if any(c.steps < 0 or not 0 <= c.accepted <= c.drafted for c in cell.counts):
+        yield "bad counts"
+    if len(cell.overlap) != len(cell.overlap_steps) or not all(map(_is_amount, (*cell.overlap, *cell.overlap_steps))):
+        yield "bad overlap"
+
+
+def _is_step_time(cell: LatencyCell) -> bool:
+    return all(map(_is_amount, cell))
+
+
+def _is_profile(cell: ProfileCell) -> bool:
+    return all(map(_is_amount, cell)) and cell.sequences >= 1 and cell.k <= MAX_K
+
+
+def _is_of(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> bool:
+    """Whether the columns name the same cohorts, and hold no number that the cells could not have."""
+    is_same = columns.cohorts == tuple(cohort.cohort for cohort in cohorts)
+    sums = (columns.step_seconds, columns.overlap, columns.overlap_steps, columns.steps, columns.tpot_sum_s)
+    return is_same and all(bool((np.isfinite(values) & (values >= 0)).all()) for values in sums)
+
+
+def _is_amount(value: float) -> bool:
+    return isfinite(value) and value >= 0

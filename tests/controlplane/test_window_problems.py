@@ -1,0 +1,140 @@
+"""Windows that cannot be true are refused, each with a reason that names the field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controlplane.step_columns import StepColumns
+from controlplane.telemetry import (
+    MAX_K,
+    CohortWindow,
+    LatencyCell,
+    LatencyHistogram,
+    ProfileCell,
+    StepCell,
+    StepCount,
+    WindowId,
+    WorkerWindow,
+)
+from controlplane.window_problems import window_problem
+
+NAN, INF = float("nan"), float("inf")
+T0 = 1000.0
+CELL = StepCell(0, 2, (StepCount(2, 2, False, 60),), 1.0, (55.0, 50.0), (60, 60))
+WINDOW = WorkerWindow(
+    id=WindowId("w1", 1, 0),
+    model="m",
+    drafter="ngram@1",
+    device="cpu",
+    started_at=T0 - 1.0,
+    ended_at=T0,
+    busy_s=0.9,
+    energy_uj=None,
+    energy_source="none",
+    plan_version=1,
+    plan_expired=False,
+    plan_age_s=0.5,
+    running=1,
+    waiting=0,
+    kv_used=0,
+    kv_total=1,
+    cohorts=(CohortWindow("json", (CELL,), shadow=(CELL,)),),
+    latency=(LatencyCell(1, 3, 60, 1.0, 6000, 0.2),),
+    profile=(ProfileCell(1, 0, 64, 0.02, 0.0), ProfileCell(4, MAX_K, 64, 0.03, 0.01)),
+)
+
+
+def of_cells(*cells: StepCell) -> dict[str, Any]:
+    return {"cohorts": (CohortWindow("json", cells),)}
+
+
+def of_shadows(*cells: StepCell) -> dict[str, Any]:
+    return {"cohorts": (CohortWindow("json", shadow=cells),)}
+
+
+def test_an_ordinary_window_has_no_problem() -> None:
+    assert window_problem(WINDOW) is None
+
+
+def test_nor_has_one_with_columns() -> None:
+    assert window_problem(replace(WINDOW, columns=StepColumns.of(WINDOW.cohorts))) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"busy_s": NAN}, "bad busy_s"),
+        ({"busy_s": -1.0}, "bad busy_s"),
+        ({"plan_age_s": INF}, "bad plan_age_s"),
+        ({"started_at": NAN}, "bad started_at"),
+        ({"started_at": T0, "ended_at": INF}, "bad ended_at"),
+        ({"started_at": T0 + 1}, "bad seconds"),
+        ({"energy_uj": -1}, "bad energy_uj"),
+        ({"cohorts": (CohortWindow("json", ttft=LatencyHistogram(sum_s=-1.0)),)}, "bad latency"),
+        ({"cohorts": (CohortWindow("json", tpot=LatencyHistogram(sum_s=NAN)),)}, "bad latency"),
+        ({"cohorts": (CohortWindow("json"), CohortWindow("json"))}, "bad cohorts"),
+    ],
+)
+def test_numbers_of_a_window_that_cannot_be_true_are_named(changes: dict[str, Any], problem: str) -> None:
+    assert window_problem(replace(WINDOW, **changes)) == problem
+
+
+@pytest.mark.parametrize("placed", [of_cells, of_shadows])
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"step_seconds": NAN}, "bad step_seconds"),
+        ({"step_seconds": -0.1}, "bad step_seconds"),
+        ({"load_bucket": 9}, "bad cell"),
+        ({"load_bucket": -1}, "bad cell"),
+        ({"k": -1}, "bad cell"),
+        ({"counts": (StepCount(1, 2, False, 1),)}, "bad counts"),
+        ({"counts": (StepCount(1, -1, False, 1),)}, "bad counts"),
+        ({"counts": (StepCount(1, 1, False, -1),)}, "bad counts"),
+        ({"overlap": (NAN, 1.0)}, "bad overlap"),
+        ({"overlap": (-1.0, 1.0)}, "bad overlap"),
+        ({"overlap": (1.0,)}, "bad overlap"),
+        ({"overlap_steps": (60, -1)}, "bad overlap"),
+    ],
+)
+def test_cells_that_cannot_be_true_are_named_and_shadows_too(
+    placed: Any, changes: dict[str, Any], problem: str
+) -> None:
+    assert window_problem(replace(WINDOW, **placed(replace(CELL, **changes)))) == problem
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seconds": NAN}, {"seconds": -1.0}, {"draft_seconds": -0.1}, {"draft_seconds": INF}, {"steps": -1},
+     {"sequences": -1}, {"positions": -1}, {"context": -5}],
+)  # fmt: skip
+def test_step_times_that_cannot_be_true_are_named(changes: dict[str, Any]) -> None:
+    bad = LatencyCell(1, 3, 60, 1.0, 6000, 0.2)._replace(**changes)
+    assert window_problem(replace(WINDOW, latency=(*WINDOW.latency, bad))) == "bad step times"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seconds": NAN}, {"seconds": -1.0}, {"draft_seconds": -0.1}, {"sequences": 0}, {"k": -1}, {"k": MAX_K + 1},
+     {"context": -1}],
+)  # fmt: skip
+def test_a_profile_that_cannot_be_true_is_named(changes: dict[str, Any]) -> None:
+    bad = ProfileCell(1, 2, 64, 0.02, 0.001)._replace(**changes)
+    assert window_problem(replace(WINDOW, profile=(*WINDOW.profile, bad))) == "bad profile"
+
+
+@pytest.mark.parametrize("name", ["step_seconds", "overlap", "tpot_sum_s"])
+@pytest.mark.parametrize("value", [NAN, -1.0])
+def test_columns_that_cannot_be_true_are_named(name: str, value: float) -> None:
+    columns = StepColumns.of(WINDOW.cohorts)
+    bad = replace(columns, **{name: np.full_like(getattr(columns, name), value)})
+    assert window_problem(replace(WINDOW, columns=bad)) == "bad columns"
+
+
+def test_columns_of_other_cohorts_are_named() -> None:
+    others = StepColumns.of((CohortWindow("chat", (CELL,)),))
+    assert window_problem(replace(WINDOW, columns=others)) == "bad columns"
