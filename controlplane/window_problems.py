@@ -45,6 +45,8 @@ def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
         yield "bad latency"
     for cell in (*cohort.cells, *cohort.shadow):
         yield from _cell_problems(cell)
+    if any(min(c.depth, c.rank) < 0 or not 0 <= c.kept <= c.tried for c in cohort.ranks):
+        yield "bad ranks"
 
 
 def _cell_problems(cell: StepCell) -> Iterator[str]:
@@ -56,6 +58,8 @@ def _cell_problems(cell: StepCell) -> Iterator[str]:
         yield "bad counts"
     if len(cell.overlap) != len(cell.overlap_steps) or not all(map(_is_amount, (*cell.overlap, *cell.overlap_steps))):
         yield "bad overlap"
+    if not all(0.0 <= chance <= 1.0 for chance in cell.propensity):  # false of NaN too
+        yield "bad propensity"
 
 
 def _is_step_time(cell: LatencyCell) -> bool:
@@ -70,7 +74,8 @@ def _is_of(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> bool:
     """Whether the columns name the same cohorts, and hold no number that the cells could not have."""
     is_same = columns.cohorts == tuple(cohort.cohort for cohort in cohorts)
     sums = (columns.step_seconds, columns.overlap, columns.overlap_steps, columns.steps, columns.tpot_sum_s)
-    return is_same and all(bool((np.isfinite(values) & (values >= 0)).all()) for values in sums)
+    is_sum = all(bool((np.isfinite(values) & (values >= 0)).all()) for values in sums)
+    return is_same and is_sum and bool(((columns.propensity >= 0) & (columns.propensity <= 1)).all())
 
 
 def _is_amount(value: float) -> bool:

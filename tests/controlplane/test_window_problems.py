@@ -15,6 +15,7 @@ from controlplane.telemetry import (
     LatencyCell,
     LatencyHistogram,
     ProfileCell,
+    RankCount,
     StepCell,
     StepCount,
     WindowId,
@@ -24,7 +25,7 @@ from controlplane.window_problems import window_problem
 
 NAN, INF = float("nan"), float("inf")
 T0 = 1000.0
-CELL = StepCell(0, 2, (StepCount(2, 2, False, 60),), 1.0, (55.0, 50.0), (60, 60))
+CELL = StepCell(0, 2, (StepCount(2, 2, False, 60),), 1.0, (55.0, 50.0), (60, 60), (1.0, 0.5))
 WINDOW = WorkerWindow(
     id=WindowId("w1", 1, 0),
     model="m",
@@ -77,6 +78,8 @@ def test_nor_has_one_with_columns() -> None:
         ({"cohorts": (CohortWindow("json", ttft=LatencyHistogram(sum_s=-1.0)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json", tpot=LatencyHistogram(sum_s=NAN)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json"), CohortWindow("json"))}, "bad cohorts"),
+        ({"cohorts": (CohortWindow("json", ranks=(RankCount(0, 0, 5, 6),)),)}, "bad ranks"),
+        ({"cohorts": (CohortWindow("json", ranks=(RankCount(-1, 0, 5, 1),)),)}, "bad ranks"),
     ],
 )
 def test_numbers_of_a_window_that_cannot_be_true_are_named(changes: dict[str, Any], problem: str) -> None:
@@ -99,6 +102,9 @@ def test_numbers_of_a_window_that_cannot_be_true_are_named(changes: dict[str, An
         ({"overlap": (-1.0, 1.0)}, "bad overlap"),
         ({"overlap": (1.0,)}, "bad overlap"),
         ({"overlap_steps": (60, -1)}, "bad overlap"),
+        ({"propensity": (NAN, 0.5)}, "bad propensity"),
+        ({"propensity": (1.5,)}, "bad propensity"),
+        ({"propensity": (1.0, -0.5)}, "bad propensity"),
     ],
 )
 def test_cells_that_cannot_be_true_are_named_and_shadows_too(
@@ -127,7 +133,7 @@ def test_a_profile_that_cannot_be_true_is_named(changes: dict[str, Any]) -> None
     assert window_problem(replace(WINDOW, profile=(*WINDOW.profile, bad))) == "bad profile"
 
 
-@pytest.mark.parametrize("name", ["step_seconds", "overlap", "tpot_sum_s"])
+@pytest.mark.parametrize("name", ["step_seconds", "overlap", "tpot_sum_s", "propensity"])
 @pytest.mark.parametrize("value", [NAN, -1.0])
 def test_columns_that_cannot_be_true_are_named(name: str, value: float) -> None:
     columns = StepColumns.of(WINDOW.cohorts)
