@@ -42,6 +42,7 @@ PIECEMEAL: Mapping[str, str] = MappingProxyType(
         "verify_block_accept_kernel": "one number of each position of a chain",
         "verify_block_scale_kernel": "single logits of draft tokens, and rows of num_blocks statistics",
         "verify_finish_kernel": "rows of num_blocks statistics, which start anywhere",
+        "write_kv_kernel": "16 rows of 64 half-precision numbers, 8 bytes for each lane of four wide warps",
     }
 )
 """Kernels that have nothing to load 16 bytes at a time, though their arguments are aligned, and what they load."""
