@@ -8,6 +8,9 @@ import numpy as np
 
 from benchmarks.control.arms.base import Setting
 from benchmarks.control.cost import Ints
+from benchmarks.control.ours_estimator import Tracker as tracker
+from benchmarks.control.ours_estimator import fit
+from benchmarks.control.ours_pace import lookup_us, tick_ms
 from benchmarks.control.profile import MAX_SEQUENCES
 from benchmarks.control.world import StepOutcome
 from controlplane.decision.decide import DecisionState, Observation, decide
@@ -25,7 +28,8 @@ from controlplane.telemetry import (
     load_bucket,
 )
 
-GUARD = ""
+__all__ = ["Ours", "fit", "lookup_us", "tick_ms", "tracker"]
+
 START_AT = 1_800_000_000.0
 
 
@@ -41,7 +45,6 @@ def policy_of(setting: Setting, speculation: str) -> Policy:
             f"  - name: {name}",
             f"    match: {match}",
             f"    speculation: {{{speculation}, ladder: {ladder}, start: {start}, fallback: {ladder[0]}}}",
-            *([f"    guard: {{{GUARD}}}"] if GUARD else []),
         ]
     return parse_policy("\n".join(lines))
 

@@ -23,6 +23,7 @@ class CellStates:
     pass or last, and raises that were taken back. passed_at: last probe that passed. before_k: K before the last raise,
     -1 where there is none to take back. tokens, tokens_squared, steps: measured since the last change, emitted per
     sequence and step; speed_time: the same steps' seconds, over those of a step at K = 0 beside as many sequences.
+    ran_s: seconds that the cell was active since its last probe.
     before_speed, before_sd: what that came to before the last raise, and its standard deviation; NaN for unknown.
     """
 
@@ -39,6 +40,7 @@ class CellStates:
     speed_time: Floats
     before_speed: Floats
     before_sd: Floats
+    ran_s: Floats
 
     @classmethod
     def fresh(cls, cohorts: int) -> CellStates:
@@ -48,7 +50,7 @@ class CellStates:
         return cls(
             k=none, changed_at=never, waits_from=never, decided_at=never, failures=np.zeros(shape, np.int64),
             passed_at=never, before_k=none, tokens=zero, tokens_squared=zero, steps=zero, speed_time=zero,
-            before_speed=unknown, before_sd=unknown,
+            before_speed=unknown, before_sd=unknown, ran_s=zero,
         )  # fmt: skip
 
     def wait_s(self, probe_every_s: Floats) -> Floats:

@@ -39,6 +39,8 @@ RUNNING_KEPT = 0.8
 """What a tick leaves of the older sequence-steps, by which a load's mix of cohorts is known."""
 LATENCY_KEPT = 0.95
 """The same of the TPOT histogram."""
+TICK_MOST_S = 10.0
+"""A tick that comes later than this after the last one says no more of how long a cell ran."""
 ENOUGH_REQUESTS = 10.0
 USUAL_TAIL = 1.25
 """TPOT at the 95th percentile over its mean, where too few requests were seen."""
@@ -133,7 +135,7 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
         cells,
         state.probes,
         judged,
-        _circumstances(state, situation, seen, is_active),
+        _circumstances(state, situation, seen, is_active, min(max(now - state.decided_at, 0.0), TICK_MOST_S)),
         estimate.samples,
         now,
     )
@@ -141,7 +143,7 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
         state, cells=_untouched(state.cells, rulings.cells, rulings.reasons), probes=rulings.probes, prices=prices
     )
     decisions, told = _told(state, situation, wish, planned_before, rulings.reasons, is_active, now)
-    return Tick(decisions, rulings.reasons, replace(state, told=told))
+    return Tick(decisions, rulings.reasons, replace(state, told=told, decided_at=now))
 
 
 def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situation:
@@ -192,7 +194,9 @@ def _chosen(where: Flags, ours: Wish, theirs: Wish) -> Wish:
     )
 
 
-def _circumstances(state: DecisionState, situation: Situation, seen: Observation, is_active: Flags) -> Circumstances:
+def _circumstances(
+    state: DecisionState, situation: Situation, seen: Observation, is_active: Flags, passed_s: float
+) -> Circumstances:
     new = seen.cells.evidence.examined
     is_told = np.bincount(seen.cells.cohort, new[:, 0], len(state.table.names)) > 0
     shape = is_active.shape
@@ -212,6 +216,7 @@ def _circumstances(state: DecisionState, situation: Situation, seen: Observation
         over_slo_since=state.over_slo_since,
         slower_below=slower,
         probe_loss=loss,
+        ran_s=state.cells.ran_s + np.where(is_active, passed_s, 0.0),
         knows_times=situation.times is not None,
     )
 

@@ -15,11 +15,11 @@ import numpy as np
 from controlplane.decision.estimate import SPREAD_LEAST, SPREAD_MOST, Estimate
 from controlplane.decision.observation import Evidence, Flags, Floats
 
-KEPT = 0.02
+KEPT = 0.005
 """Share of the evidence that survives an alarm: enough to lean on, too little to argue with."""
 
 _SLACK, _ALARM, _LIMIT = 0.5, 6.0, 4.0
-_LEAST_SPREAD = 4.0  # what an alarm grants before much was learnt
+_LEAST_SPREAD = 2.0  # what an alarm grants before much was learnt
 _LEARNING, _MOST_SQUARE = 0.02, 32.0  # weight of one tick's z squared in the spread, and its bound
 _BASELINE = 30.0  # examined drafts without which there is nothing to drift from
 

@@ -147,7 +147,6 @@ class Estimate:
         passed = np.maximum(new.examined, FIRST_SHARE * new.examined[:, :1])
         fade, weight = _fading(passed)
         plan_fade, plan_weight = _fading(new.planned)
-        squared = new.examined * (1.0 - fade**2) / (1.0 - _FADE**2) / np.maximum(passed, 1e-12)
         return replace(
             self,
             evidence=Evidence(
@@ -157,7 +156,7 @@ class Estimate:
                 examined=e.examined * fade + new.examined * weight,
                 accepted=e.accepted * fade + new.accepted * weight,
             ),
-            squares=self.squares * fade**2 + squared,
+            squares=self.squares * fade**2 + new.examined * weight**2,
         )
 
     def renew(self, cohort: int, first: int, fresh: Evidence) -> Estimate:

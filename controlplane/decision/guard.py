@@ -26,7 +26,7 @@ from controlplane.decision.tuners.base import Wish
 
 PROBE_SHARE, PROBE_LEAST_S, PROBE_MOST_S = 0.05, 1.0, 5.0
 PROBE_COST = 0.01
-"""Share of the time between probes that one may lose."""
+"""Share of the time that a cell has run since its last probe that one may lose."""
 FALL, FALL_STEPS = 0.05, 200.0
 """A raise is taken back when the measured speed fell by more than this, clear of noise, over at least these steps."""
 JUDGED_FOR_S = 120.0
@@ -63,6 +63,7 @@ class Reason(StrEnum):
 REASONS: tuple[Reason, ...] = tuple(Reason)
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
 UNDECIDED = -1
+_PROBE_OVER = [_CODE[reason] for reason in (Reason.PROBE_PASSED, Reason.PROBE_FAILED, Reason.PROBE_ENDED)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +74,7 @@ class Circumstances:
     when each position was last examined. over_slo_since: [cohorts] since when TPOT p95 is over the SLO, NaN where it is
     not. slower_below: [cohorts, loads] whether one rung down is predicted to make TPOT worse. probe_loss: [cohorts,
     loads] share of its time that a probe of the rung above loses, were nothing of it accepted; 0 where unknown.
+    ran_s: [cohorts, loads] seconds that the cell has run since its last probe, this tick included.
     knows_times: whether step times are known.
     """
 
@@ -83,6 +85,7 @@ class Circumstances:
     over_slo_since: Floats
     slower_below: Flags
     probe_loss: Floats
+    ran_s: Floats
     knows_times: bool
 
 
@@ -160,7 +163,7 @@ def rule(
     ruled.decide(Reason.HOLDING, ~is_free)
     ruled.decide(Reason.WITHIN_TOLERANCE, wish.gain <= table.tolerance[:, None])
     _move(ruled, table, wish, cells, seen, now)
-    return Rulings(_after(cells, ruled, is_looked_at, now), probes, ruled.reasons)
+    return Rulings(_after(cells, ruled, is_looked_at, seen, now), probes, ruled.reasons)
 
 
 def follow(table: PolicyTable, cells: CellStates, now: float) -> CellStates:
@@ -250,7 +253,7 @@ def _running_probe(
     over: Flags = np.asarray((passed | failed).any(axis=1))
     probes = probes.without(over)
     active = here & probes.is_active[:, None]
-    affordable_s = PROBE_COST * table.probe_every_s[:, None] / np.maximum(seen.probe_loss, 1e-9)
+    affordable_s = PROBE_COST * seen.ran_s / np.maximum(seen.probe_loss, 1e-9)
     is_too_long = now - probes.since[:, None] >= np.minimum(probe_limit_s(table)[:, None], affordable_s)
     ended = ruled.decide(Reason.PROBE_ENDED, active & is_too_long)
     ruled.failures[ended] = np.maximum(ruled.failures[ended], 1)
@@ -299,6 +302,8 @@ def _rest_or_probe(
     is_due = now - np.maximum(cells.waits_from, last_seen) >= cells.wait_s(table.probe_every_s)
     wants = ruled.open & agrees & wish.is_blocked & (above > 0) & seen.is_active & is_due
     wants &= ~probes.is_active[:, None] & (now - cells.changed_at >= table.hold_s[:, None])
+    # A load that hardly ever runs cannot pay for a probe, and learns from the others.
+    wants &= PROBE_COST * seen.ran_s >= seen.probe_loss * PROBE_LEAST_S
     # One probe a cohort: at the lightest load that is due, where it costs least.
     first = np.zeros_like(wants)
     chosen = wants.argmax(axis=1)
@@ -342,11 +347,12 @@ def _move(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen
     ruled.failures[did_not_last] = cells.failures[did_not_last] + 1
 
 
-def _after(cells: CellStates, ruled: _Ruled, is_looked_at: Flags, now: float) -> CellStates:
+def _after(cells: CellStates, ruled: _Ruled, is_looked_at: Flags, seen: Circumstances, now: float) -> CellStates:
     moved = ruled.k != cells.k
     speed, sd = cells.speed()
     is_measured = cells.steps >= FALL_STEPS
     keeps = moved & (ruled.before_k >= 0)
+    is_probe_over = np.isin(ruled.reasons, _PROBE_OVER)
     return replace(
         cells,
         k=ruled.k,
@@ -355,6 +361,7 @@ def _after(cells: CellStates, ruled: _Ruled, is_looked_at: Flags, now: float) ->
         decided_at=np.where(is_looked_at, now, cells.decided_at),
         failures=ruled.failures,
         passed_at=ruled.passed_at,
+        ran_s=np.where(is_probe_over, 0.0, seen.ran_s),
         before_k=ruled.before_k,
         tokens=np.where(moved, 0.0, cells.tokens),
         tokens_squared=np.where(moved, 0.0, cells.tokens_squared),

@@ -33,7 +33,7 @@ class DecisionState:
     [cohorts, loads] discounted sequence-steps. tpot: [cohorts, bins] and tpot_sum_s [cohorts], discounted. Times in
     unix seconds. over_slo_since: [cohorts], NaN where TPOT is within the SLO. told: [cohorts, loads, 2] the K and the
     reason code last told of a cell, -2 for none. drafters: those of the last windows. prices: of the last tick.
-    ranks: acceptance by rank in token trees, of all cohorts.
+    ranks: acceptance by rank in token trees, of all cohorts. decided_at: last tick.
     """
 
     table: PolicyTable
@@ -53,6 +53,7 @@ class DecisionState:
     drafters: tuple[str, ...] = ()
     prices: Prices | None = None
     ranks: RankEstimate = field(default_factory=RankEstimate.of_nothing)
+    decided_at: float = NEVER
 
     @classmethod
     def start(cls, policy: Policy) -> DecisionState:

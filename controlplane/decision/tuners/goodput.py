@@ -115,7 +115,9 @@ def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints,
     if prices is None:
         return gain
     passes = np.clip(rung - np.maximum(prices.deepest, k), 0, None)
-    net = more * (reached - prices.least) - passes * _own_pass(situation, prices)
+    # What the batch pays is held against the cohort's own sequences, which alone would gain.
+    for_batch = passes * prices.pass_cost + np.where(prices.deepest == 0, prices.start_cost, 0.0)
+    net = more * (reached - prices.position_cost) - for_batch / np.maximum(situation.share, 1e-3)
     return np.where(situation.table.is_ragged[:, None], net / emitted, gain)
 
 
@@ -139,7 +141,7 @@ def _in_full(situation: Situation, prices: Prices) -> Floats:
 
 def _own_pass(situation: Situation, prices: Prices) -> Floats:
     """[cohorts, load buckets]: tokens that a pass of the drafter costs, were it run for one cohort alone."""
-    own: Floats = prices.a_pass / np.maximum(situation.share, 1e-3)
+    own: Floats = prices.pass_cost / np.maximum(situation.share, 1e-3)
     return own
 
 

@@ -34,15 +34,18 @@ BINS = 64
 class Prices:
     """price, depth: [len(LOADS)], tokens a position must bring, and the deepest draft worth a pass of the drafter.
 
-    least, deepest: [load buckets], the lowest price and the greatest depth that hold anywhere within a bucket. a_pass:
-    [load buckets], tokens a sequence that are lost to one more pass of the drafter at the bucket's bound.
+    least, deepest: [load buckets], the lowest price and the greatest depth that hold anywhere within a bucket. At a
+    bucket's bound, and whether or not anything pays there: position_cost, tokens lost to a position more a sequence;
+    pass_cost, tokens a sequence lost to one more pass of the drafter; start_cost, to drafting anything at all.
     """
 
     price: Floats
     depth: Ints
     least: Floats
     deepest: Ints
-    a_pass: Floats
+    position_cost: Floats
+    pass_cost: Floats
+    start_cost: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +94,18 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         best = np.where(is_better, goodput[rows, taken], best)
         at = np.where(is_better, np.where(left > len(slots.chance), 0.0, (bounds[taken] + bounds[left]) / 2.0), at)
         depth = np.where(is_better, d, depth)
-    return Prices(at, depth, *_within_buckets(at, depth), a_pass=(best * opening)[AT_BUCKETS])
+    # Tokens that the batch would emit in a second: what any second more would cost.
+    per_s = best[AT_BUCKETS]
+    verify = times.verifying[AT_BUCKETS]
+    return Prices(
+        at,
+        depth,
+        *_within_buckets(at, depth),
+        position_cost=per_s * ((verify[:, -1] - verify[:, 1]) / (MAX_K - 1) + following[AT_BUCKETS]),
+        pass_cost=per_s * opening[AT_BUCKETS],
+        start_cost=per_s
+        * (np.maximum(2.0 * verify[:, 1] - verify[:, 2] - verify[:, 0], 0.0) + times.starting[AT_BUCKETS]),
+    )
 
 
 def _next_within(within: Flags) -> Ints:
