@@ -18,7 +18,7 @@ import numpy as np
 from controlplane.comparison import Interval
 from controlplane.controller import Controller
 from controlplane.decision.decide import DecisionState
-from controlplane.decision.tuners.goodput import uniform_seconds
+from controlplane.decision.latency import uniform_seconds
 from controlplane.policy import Policy
 from controlplane.replay import KeptDecisions
 from controlplane.store.recorded import RecordedTick

@@ -25,7 +25,7 @@ from controlplane.decision.guard import (
     judge_probes,
     rule,
 )
-from controlplane.decision.latency import StepTimes
+from controlplane.decision.latency import StepTimes, uniform_seconds
 from controlplane.decision.observation import BINS, BUCKETS, Flags, Floats, Ints, Observation
 from controlplane.decision.policy_table import GOODPUT, THRESHOLD
 from controlplane.decision.state import DecisionState
@@ -155,16 +155,18 @@ def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situati
     share = np.where(total > 1.0, state.running / np.maximum(total, 1e-12), overall[:, None])
     finished = state.tpot.sum(axis=1)
     mean = state.tpot_sum_s / np.maximum(finished, 1e-12)
+    outlook, times = state.estimate.outlook(), state.times
     tail = np.where(finished >= ENOUGH_REQUESTS, _p95(state.tpot) / np.maximum(mean, 1e-9), USUAL_TAIL)
     return Situation(
         table=state.table,
         estimate=state.estimate,
         hazards=state.estimate.hazards(),
-        outlook=state.estimate.outlook(),
+        outlook=outlook,
         k=cells.k,
         share=share,
         tail=tail,
-        times=state.times,
+        times=times,
+        seconds=None if times is None else uniform_seconds(times, outlook.positions),
         power=state.power,
         rates=rates,
     )
@@ -201,8 +203,8 @@ def _circumstances(
     is_told = np.bincount(seen.cells.cohort, new[:, 0], len(state.table.names)) > 0
     shape = is_active.shape
     slower, loss = np.zeros(shape, np.bool_), np.zeros(shape)
-    if situation.times is not None:
-        seconds = goodput.uniform_seconds(situation.times, situation.outlook.positions)
+    seconds = situation.seconds
+    if seconds is not None:
         tpot = seconds / situation.outlook.emitted[:, None, :]
         k, cohorts = np.maximum(situation.k, 0), np.arange(shape[0])[:, None]
         below, above = np.maximum(state.table.below[cohorts, k], 0), np.maximum(state.table.above[cohorts, k], 0)

@@ -141,6 +141,23 @@ class StepTimes:
         return out
 
 
+def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
+    """[cohorts, load buckets, MAX_K + 1]: seconds of a step in which every sequence drafts this K.
+
+    positions: [cohorts, MAX_K + 1] expected positions a sequence; fewer than K + 1 where the drafter is often silent.
+    """
+    deep = np.clip(positions - 1.0, 0.0, RUNGS - 1)
+    left = np.minimum(deep.astype(np.int64), RUNGS - 2)
+    along = (deep - left)[:, None, :]
+    verify, drafting = times.verifying[AT_BUCKETS], times.drafting[AT_BUCKETS]
+    seconds: Floats = (
+        verify[:, left].transpose(1, 0, 2) * (1 - along)
+        + verify[:, left + 1].transpose(1, 0, 2) * along
+        + drafting[None, :, :]
+    )
+    return seconds
+
+
 def rising(table: Floats) -> Floats:
     """The nearest table (least squares, row by row) that does not fall along K: pool adjacent violators."""
     return np.array([_isotonic(row) for row in table])

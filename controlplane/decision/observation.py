@@ -125,9 +125,10 @@ class Observation:
         known = [of_names[c.cohorts] for c in columns]
         tpot, tpot_sum_s = np.zeros((len(cohorts), BINS), np.int64), np.zeros(len(cohorts))
         for c, where in zip(columns, known, strict=True):
-            named = where >= 0  # a window names a cohort once, so that plain indexing adds up
-            tpot[where[named]] += c.tpot[named]
-            tpot_sum_s[where[named]] += c.tpot_sum_s[named]
+            # Few cohorts finished a request in the second; a window names one once, so that plain indexing adds up.
+            finished = np.flatnonzero((c.tpot_sum_s != 0.0) & (where >= 0))
+            tpot[where[finished]] += c.tpot[finished]
+            tpot_sum_s[where[finished]] += c.tpot_sum_s[finished]
         return cls(
             cells=_merged(columns, known, len(cohorts)),
             tpot=tpot,

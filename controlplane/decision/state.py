@@ -18,7 +18,7 @@ from controlplane.decision.observation import BINS, BUCKETS, Floats, Ints
 from controlplane.decision.policy_table import FIXED, PolicyTable
 from controlplane.decision.power import Power
 from controlplane.decision.ranks import RankEstimate
-from controlplane.decision.tuners.slots import Prices, worth
+from controlplane.decision.tuners.slots import Prices
 from controlplane.policy import Policy
 from controlplane.telemetry import MAX_K
 
@@ -92,7 +92,7 @@ class DecisionState:
         """What the draft positions of the priced cohorts bring, as the plan says it."""
         if self.prices is None:
             return {}
-        chance = np.round(worth(self.estimate.outlook()), 4)
+        chance = np.round(self.prices.chance, 4)
         return {self.table.names[i]: tuple(chance[i].tolist()) for i in np.flatnonzero(self.table.is_ragged)}
 
     def probing(self) -> dict[str, int]:

@@ -25,7 +25,8 @@ class Situation:
     """All that a tuner may look at. k: [cohorts, loads] i64, where each cell rests.
 
     share: [cohorts, loads] f64, part of the sequences at a load that are the cohort's. tail: [cohorts] f64, TPOT at the
-    95th percentile over the mean. times: None before any worker was profiled.
+    95th percentile over the mean. times: None before any worker was profiled; seconds: what they come to for each
+    cohort, latency.uniform_seconds, where that was worked out already.
     """
 
     table: PolicyTable
@@ -38,6 +39,7 @@ class Situation:
     times: StepTimes | None
     power: Power
     rates: Rates
+    seconds: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

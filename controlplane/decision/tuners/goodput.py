@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from controlplane.decision.estimate import Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
-from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
+from controlplane.decision.latency import AT_BUCKETS, LOADS, uniform_seconds
+from controlplane.decision.observation import Flags, Floats, Ints
 from controlplane.decision.tuners.base import Situation, Wish
 from controlplane.decision.tuners.slots import Prices
 from controlplane.telemetry import MAX_K
@@ -79,11 +79,10 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
 
 def score(situation: Situation, prices: Prices | None) -> Scores:
     """What every K is worth to every cohort at every load; throughput where the objective cannot be pursued."""
-    times = situation.times
+    outlook, times = situation.outlook, situation.times
     if times is None:
         raise ValueError("goodput needs step times: no worker has been profiled yet")
-    outlook = situation.outlook
-    seconds = uniform_seconds(times, outlook.positions)
+    seconds = uniform_seconds(times, outlook.positions) if situation.seconds is None else situation.seconds
     emitted = outlook.emitted[:, None, :]
     value = emitted / seconds
     positions = outlook.positions[:, None, :] * _BOUNDS[:, None]
@@ -169,20 +168,3 @@ def fallback(situation: Situation, cohort: int) -> Fallback | None:
     if objective == "energy" and situation.power.joules(np.ones((1, 1, 1)), np.ones((1, 1, 1))) is None:
         return "no_energy"
     return None
-
-
-def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
-    """[cohorts, loads, MAX_K + 1]: seconds of a step in which every sequence drafts this K.
-
-    positions: [cohorts, MAX_K + 1] expected positions a sequence; fewer than K + 1 where the drafter is often silent.
-    """
-    deep = np.clip(positions - 1.0, 0.0, RUNGS - 1)
-    left = np.minimum(deep.astype(np.int64), RUNGS - 2)
-    along = (deep - left)[:, None, :]
-    verify, drafting = times.verifying[AT_BUCKETS], times.drafting[AT_BUCKETS]
-    seconds: Floats = (
-        verify[:, left].transpose(1, 0, 2) * (1 - along)
-        + verify[:, left + 1].transpose(1, 0, 2) * along
-        + drafting[None, :, :]
-    )
-    return seconds

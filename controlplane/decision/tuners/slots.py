@@ -46,6 +46,7 @@ class Prices:
     position_cost: Floats
     pass_cost: Floats
     start_cost: Floats
+    chance: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +106,7 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         pass_cost=per_s * opening[AT_BUCKETS],
         start_cost=per_s
         * (np.maximum(2.0 * verify[:, 1] - verify[:, 2] - verify[:, 0], 0.0) + times.starting[AT_BUCKETS]),
+        chance=worth(outlook),
     )
 
 
