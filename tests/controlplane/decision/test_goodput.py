@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.decision.estimate import Estimate, Hazards, Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, uniform_seconds
 from controlplane.decision.observation import BUCKETS
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.power import Power
@@ -52,6 +52,7 @@ def situation_of(
     deep = np.array([[*hazards, *(hazards[-1],) * (MAX_K - len(hazards))]])
     survival, drafted = offered * deep.cumprod(axis=1), np.full((1, MAX_K), offered)
     zero = np.zeros((1, 1))
+    positions = 1.0 + np.concatenate([zero, drafted.cumsum(axis=1)], axis=1)
     return Situation(
         table=PolicyTable.of(Policy(1, (cohort,), None, "abc", "")),
         estimate=Estimate.of_nothing(1),
@@ -60,13 +61,14 @@ def situation_of(
             survival,
             drafted,
             1.0 + np.concatenate([zero, survival.cumsum(axis=1)], axis=1),
-            1.0 + np.concatenate([zero, drafted.cumsum(axis=1)], axis=1),
+            positions,
             np.zeros((1, MAX_K + 1)),
         ),
         k=np.full((1, BUCKETS), k),
         share=np.ones((1, BUCKETS)),
         tail=np.array([tail]),
         times=times,
+        seconds=None if times is None else uniform_seconds(times, positions),
         power=Power.unknown() if power is None else power,
         rates=rates,
     )
@@ -94,7 +96,7 @@ def wished(situation: Situation) -> list[int]:
 
 
 def seconds_of(situation: Situation) -> Floats:
-    """[load buckets, MAX_K + 1]"""
+    """[load buckets, MAX_K + 1], by another way than the tuner goes."""
     times, deep = situation.times, situation.outlook.positions[0] - 1.0
     assert times is not None
     verify = np.array([np.interp(deep, KS, times.verifying[i]) for i in AT_BUCKETS])

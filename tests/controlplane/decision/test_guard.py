@@ -90,6 +90,7 @@ def ruled(
     over_slo_since: float = nan,
     slower_below: bool = False,
     probe_loss: float = 0.0,
+    ran_s: float = 1e6,
     knows_times: bool = True,
     probes: Probes | None = None,
     judged: bool = False,
@@ -104,6 +105,7 @@ def ruled(
         over_slo_since=np.array([over_slo_since]),
         slower_below=np.full(SHAPE, slower_below),
         probe_loss=np.full(SHAPE, probe_loss),
+        ran_s=np.full(SHAPE, ran_s),
         knows_times=knows_times,
     )
     table = table_of(cohort)
@@ -251,7 +253,8 @@ def test_a_cohort_probes_one_load_at_a_time(cohort_policy: Any) -> None:
     seen = Circumstances(
         is_active=np.ones(SHAPE, np.bool_), is_told=np.array([False]), drift_at=np.array([NEVER]),
         seen_at=np.full((1, MAX_K), NEVER), over_slo_since=np.array([nan]), slower_below=np.zeros(SHAPE, np.bool_),
-        probe_loss=np.zeros(SHAPE), knows_times=True,
+        probe_loss=np.zeros(SHAPE),
+        ran_s=np.full(SHAPE, 1e6), knows_times=True,
     )  # fmt: skip
     wish = Asked(0, is_blocked=True).everywhere
     first = rule(table, wish, off, Probes.none(1), np.array([False]), seen, np.array([90.0]), 61.0)
@@ -323,11 +326,22 @@ def test_a_probe_ends_even_when_the_traffic_went_elsewhere(cohort_policy: Any) -
         (0.9, 0.7, Reason.PROBE_ENDED),
     ],
 )
-def test_a_probe_may_lose_a_hundredth_of_the_time_between_two(
+def test_a_probe_may_lose_a_hundredth_of_the_time_that_its_load_ran_since_the_last(
     cohort_policy: Any, probe_loss: float, after_s: float, reason: Reason
 ) -> None:
-    ruling = judged(cohort_policy(), probing(0, 0), now=100.0 + after_s, probe_loss=probe_loss)
+    ruling = judged(cohort_policy(), probing(0, 0), now=100.0 + after_s, probe_loss=probe_loss, ran_s=60.0)
     assert ruling.reason is reason
+
+
+@pytest.mark.parametrize(("ran_s", "reason"), [(49.0, Reason.OFF), (50.0, Reason.PROBE_STARTED)])
+def test_a_load_that_hardly_ran_cannot_pay_for_a_probe(cohort_policy: Any, ran_s: float, reason: Reason) -> None:
+    ruling = ruled(cohort_policy(), Asked(0, is_blocked=True), resting(0), now=61.0, probe_loss=0.5, ran_s=ran_s)
+    assert ruling.reason is reason
+
+
+def test_what_a_probe_may_lose_is_saved_up_anew_after_it(cohort_policy: Any) -> None:
+    assert judged(cohort_policy(), probing(10, 50), ran_s=77.0).all.cells.ran_s[0, 0] == 0.0
+    assert judged(cohort_policy(), probing(10, 20), ran_s=77.0).all.cells.ran_s[0, 0] == 77.0
 
 
 def test_a_pass_that_does_not_last_counts_as_a_failure(cohort_policy: Any) -> None:
