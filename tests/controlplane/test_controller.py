@@ -210,6 +210,63 @@ def test_order_and_repetition_of_reports_change_nothing(rng: random.Random, size
     assert_same_beliefs(straight, mixed)
 
 
+def stream(rng: random.Random, seconds: int) -> list[Report]:
+    """Two workers, a window a second each, whose acceptance changes half way."""
+    return [
+        report(
+            second,
+            worker=worker,
+            ended_at=T0 + second,
+            counts=((2, 2 if (second < seconds / 2) == (rng.random() < 0.8) else 0, False, rng.randint(1, 60)),),
+        )
+        for second in range(seconds)
+        for worker in ("w1", "w2")
+    ]
+
+
+def ticked(reports: Sequence[Report], seconds: int, control: Controller) -> list[dict[str, tuple[int, ...]]]:
+    """K by cohort after every second, each report coming in the second in which its window ended."""
+    said = []
+    for second in range(seconds):
+        for each in reports:
+            if each.window.ended_at == T0 + second:
+                control.observe(each)
+        said.append(dict(control.tick(T0 + second).k))
+    return said
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_duplicated_reports_change_no_decision_of_a_whole_stream(rng: random.Random) -> None:
+    reports = stream(rng, 20)
+    repeated = [each for each in reports for _ in range(rng.randint(1, 3))]
+    once, often = controller(), controller()
+    assert ticked(reports, 20, once) == ticked(repeated, 20, often)
+    assert_same_beliefs(once, often)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_late_reports_change_no_decision_of_a_whole_stream(rng: random.Random) -> None:
+    reports = stream(rng, 20)
+    straight, disturbed = controller(), controller()
+    said = ticked(reports, 20, straight)
+    stale = [report(500 + i, worker="w3", ended_at=T0 - 61 - i, counts=((2, 0, False, 500),)) for i in range(5)]
+    for each in stale:
+        disturbed.observe(each)
+    assert ticked(reports, 20, disturbed) == said
+    assert disturbed.refused["late"] == 5
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_missing_reports_leave_every_k_a_rung(rng: random.Random) -> None:
+    reports = [each for each in stream(rng, 30) if rng.random() < 0.5]
+    for k in ticked(reports, 30, controller()):
+        assert set(k["json"]) <= {0, 1, 2, 4}
+        assert set(k["default"]) == {1}
+
+
 NAN = float("nan")
 
 

@@ -77,7 +77,8 @@ class Loop:
         return WorkerWindow(
             id=WindowId(worker, 1, self._windows), model="m", drafter=self.drafter, device="cpu",
             started_at=now - 1.0, ended_at=now, busy_s=0.9,
-            energy_uj=None if joules is None else round(joules * 1e6), energy_source="none" if joules is None else "counter",
+            energy_uj=None if joules is None else round(joules * 1e6),
+            energy_source="none" if joules is None else "counter",
             plan_version=1, plan_expired=False, plan_age_s=0.0, running=1, waiting=0, kv_used=0, kv_total=1,
             cohorts=tuple(windows), latency=tuple(latency), profile=tuple(profile),
         )  # fmt: skip

@@ -1,15 +1,28 @@
 """A tick of one cohort: buckets, sentences, and what always holds."""
 
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.decision.decide import Decision, Observation, Rates, decide
 from controlplane.decision.guard import STALE_S, Reason
 from controlplane.decision.sentence import load_label
-from controlplane.policy import CohortPolicy, Guard, Match, Speculation
-from controlplane.telemetry import LOAD_BUCKETS, CohortWindow, StepCell, StepCount
+from controlplane.policy import CohortPolicy, Guard, Match, Slo, Speculation
+from controlplane.telemetry import (
+    LOAD_BUCKETS,
+    CohortWindow,
+    LatencyCell,
+    LatencyHistogram,
+    ProfileCell,
+    StepCell,
+    StepCount,
+)
 
 GOOD = [(2, 2, False, 60)]
 BAD = [(2, 0, False, 60)]
@@ -121,14 +134,17 @@ ladders = st.lists(st.integers(0, 16), min_size=1, max_size=6, unique=True).map(
 def cohorts(draw: st.DrawFn) -> CohortPolicy:
     ladder = draw(ladders)
     speculation = Speculation(
-        draw(st.sampled_from(("threshold", "fixed"))),
+        draw(st.sampled_from(("threshold", "fixed", "goodput"))),
         draw(st.floats(0, 1)),
         ladder,
         draw(st.sampled_from(ladder)),
         draw(st.sampled_from(ladder)),
+        objective=draw(st.sampled_from(("throughput", "latency", "cost", "energy"))),
+        slots=draw(st.sampled_from(("uniform", "ragged"))),
     )
     guard = Guard(draw(st.floats(0, 0.5)), draw(st.floats(0, 30)), draw(st.integers(1, 250)), draw(st.floats(5, 90)))
-    return CohortPolicy("code", Match(), speculation, guard=guard)
+    slo = Slo(tpot_p95_s=draw(st.sampled_from((None, 0.001, 0.04, 1.0))))
+    return CohortPolicy("code", Match(), speculation, guard=guard, slo=slo)
 
 
 step_counts = st.tuples(st.integers(0, 16), st.integers(0, 16), st.booleans(), st.integers(0, 300)).map(
@@ -140,35 +156,89 @@ step_cells = st.builds(
     st.integers(0, 16),
     st.lists(step_counts, max_size=4),
 )
-ticks = st.lists(
-    st.tuples(
-        st.floats(0, 100), st.none() | st.lists(step_cells, max_size=4).map(lambda c: CohortWindow("code", tuple(c)))
+latencies = st.builds(
+    lambda n, k, steps, step_s: LatencyCell(n, n * (k + 1), steps, steps * step_s, 64 * n * steps, 0.0),
+    st.integers(1, 300),
+    st.integers(0, 16),
+    st.integers(0, 50),
+    st.floats(1e-5, 5.0),
+)
+profiles = st.lists(
+    st.builds(
+        lambda n, k, step_s, share: ProfileCell(n, k, 64, step_s, share * step_s if k else 0.0),
+        st.sampled_from((1, 4, 32)),
+        st.sampled_from((0, 1, 4, 16)),
+        st.floats(1e-6, 1.0),
+        st.floats(0, 1),
     ),
-    max_size=30,
+    max_size=8,
+)
+cohort_windows = st.builds(
+    lambda real, shadow, waits: CohortWindow(
+        "code", tuple(real), shadow=tuple(shadow), tpot=sum_of(LatencyHistogram().observe(w) for w in waits)
+    ),
+    st.lists(step_cells, max_size=4, unique_by=lambda c: (c.load_bucket, c.k)),
+    st.lists(step_cells, max_size=2, unique_by=lambda c: (c.load_bucket, c.k)),
+    st.lists(st.floats(0, 9), max_size=12),
 )
 
 
-def replay(loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWindow | None]]) -> list[Any]:
+def sum_of(histograms: Iterable[LatencyHistogram]) -> LatencyHistogram:
+    total = LatencyHistogram()
+    for each in histograms:
+        total = total.merge(each)
+    return total
+
+
+@dataclass(frozen=True)
+class Second:
+    """What one tick brings, `wait` seconds after the last."""
+
+    wait: float
+    window: CohortWindow | None
+    latency: list[LatencyCell]
+    profile: list[ProfileCell]
+    joules: float | None
+
+    def into(self, control: Any, now: float) -> tuple[Decision, ...]:
+        decisions: tuple[Decision, ...] = control.tick(
+            now, *([self.window] if self.window is not None else []), profile=self.profile, latency=self.latency,
+            joules=self.joules, rates=Rates(0.001, 1e-5),
+        )  # fmt: skip
+        return decisions
+
+
+ticks = st.lists(
+    st.builds(
+        Second,
+        st.floats(0, 100),
+        st.none() | cohort_windows,
+        st.lists(latencies, max_size=3),
+        profiles,
+        st.none() | st.floats(0, 500),
+    ),
+    max_size=12,
+)
+
+
+def replay(loop: Any, policy: CohortPolicy, stream: list[Second]) -> list[Any]:
     control, now, seen = loop(policy), 0.0, []
-    for wait, window in stream:
-        now += wait
-        decisions = control.tick(now, *([window] if window is not None else []))
-        seen.append((decisions, control.k()))
+    for second in stream:
+        now += second.wait
+        seen.append((second.into(control, now), control.k(), control.state.price(), control.state.survival()))
     return seen
 
 
 @settings(max_examples=20, deadline=None)
 @given(policy=cohorts(), stream=ticks)
-def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(
-    loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWindow | None]]
-) -> None:
+def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(loop: Any, policy: CohortPolicy, stream: list[Second]) -> None:
     """Unless text that changed lets it jump, which drift alarms say."""
     ladder = policy.speculation.ladder
     control, now = loop(policy), 0.0
-    for wait, window in stream:
-        now += wait
+    for second in stream:
+        now += second.wait
         alarms = control.state.drift_at.copy()
-        decisions = control.tick(now, *([window] if window is not None else []))
+        decisions = second.into(control, now)
         may_jump = (control.state.drift_at != alarms).any()
         assert set(control.k()) <= set(ladder)
         for d in decisions:
@@ -179,7 +249,44 @@ def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(
 
 @settings(max_examples=20, deadline=None)
 @given(policy=cohorts(), stream=ticks)
-def test_the_same_windows_give_the_same_decisions(
-    loop: Any, policy: CohortPolicy, stream: list[tuple[float, CohortWindow | None]]
+def test_what_a_plan_says_is_always_finite_and_within_bounds(
+    loop: Any, policy: CohortPolicy, stream: list[Second]
 ) -> None:
+    control, now = loop(policy), 0.0
+    for second in stream:
+        now += second.wait
+        second.into(control, now)
+        state = control.state
+        assert all(0.0 <= price <= 1.0 for price in state.price())
+        assert all(depth in policy.speculation.ladder or depth == 0 for depth in state.depth())
+        assert all(0.0 <= chance <= 1.0 for by_position in state.survival().values() for chance in by_position)
+        outlook = state.estimate.outlook()
+        assert np.isfinite(outlook.emitted).all()
+        assert np.isfinite(outlook.emitted_sd).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    policy=cohorts(),
+    windows=st.lists(st.tuples(cohort_windows, st.lists(latencies, max_size=2), profiles), max_size=5),
+    rng=st.randoms(use_true_random=False),
+)
+def test_the_order_in_which_workers_report_decides_nothing(
+    loop: Any, policy: CohortPolicy, windows: list[Any], rng: random.Random
+) -> None:
+    control = loop(policy)
+    reported = [
+        control.window(1.0, [window], profile, latency, worker=f"w{i}")
+        for i, (window, latency, profile) in enumerate(windows)
+    ]
+    shuffled = reported.copy()
+    rng.shuffle(shuffled)
+    ticked = [decide(control.state, Observation.of(each, ("code",)), 1.0) for each in (reported, shuffled)]
+    ours, theirs = ((t.state.k_by_load(), t.reasons.tolist(), [d.sentence for d in t.decisions]) for t in ticked)
+    assert ours == theirs
+
+
+@settings(max_examples=8, deadline=None)
+@given(policy=cohorts(), stream=ticks)
+def test_the_same_windows_give_the_same_decisions(loop: Any, policy: CohortPolicy, stream: list[Second]) -> None:
     assert replay(loop, policy, stream) == replay(loop, policy, stream)

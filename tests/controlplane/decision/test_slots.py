@@ -27,7 +27,7 @@ def times_of(verify: Floats, draft: Floats) -> StepTimes:
 
 
 def outlook_of(hazards: Floats, offered: float = 1.0) -> Outlook:
-    """[cohorts, MAX_K] conditional acceptance; the drafter has a first token with probability `offered`, and then all."""
+    """[cohorts, MAX_K] conditional acceptance; the drafter speaks with probability `offered`."""
     survival = offered * hazards.cumprod(axis=1)
     drafted = np.full_like(survival, offered)
     zero = np.zeros((len(survival), 1))
