@@ -22,7 +22,7 @@ from controlplane.policy import CohortPolicy, Policy
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
 
 Floats = npt.NDArray[np.float64]
-KS = np.arange(MAX_K + 1)
+KS = np.arange(MAX_K + 1, dtype=np.float64)
 ALL = tuple(range(9))
 BOUNDS = np.array(LOAD_BUCKETS, np.float64)
 

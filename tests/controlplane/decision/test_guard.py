@@ -245,10 +245,8 @@ def test_evidence_from_another_load_or_from_shadow_drafts_replaces_a_probe(
 
 def test_a_cohort_probes_one_load_at_a_time(cohort_policy: Any) -> None:
     policy = cohort_policy(tuner="goodput")
-    off = replace(
-        resting(0), **{name: np.zeros(SHAPE) for name in ("changed_at", "waits_from", "decided_at")},
-        k=np.zeros(SHAPE, np.int64),
-    )  # fmt: skip
+    zero = np.zeros(SHAPE)
+    off = replace(resting(0), k=np.zeros(SHAPE, np.int64), changed_at=zero, waits_from=zero, decided_at=zero)
     table = table_of(policy)
     seen = Circumstances(
         is_active=np.ones(SHAPE, np.bool_), is_told=np.array([False]), drift_at=np.array([NEVER]),

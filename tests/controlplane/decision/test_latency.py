@@ -116,6 +116,16 @@ def test_noise_that_makes_time_fall_is_pooled_away(row: list[float], nearest: li
     assert rising(np.array([row]))[0] == pytest.approx(nearest)
 
 
+def test_what_steps_took_outweighs_what_was_only_profiled() -> None:
+    """K = 1 turned out twice as slow: the deeper ones, never tried, cannot be quicker than it."""
+    times = times_of(profiled(loads=(4,)))
+    for _ in range(20):
+        times = times.correct(latency(measured(4, 1, 20, ratio=2.0), measured(4, 0, 200)))
+    verify = times.verifying[AT[4]]
+    assert verify[1] >= 0.8 * 2.0 * step_s(4, 1)
+    assert verify[0] == pytest.approx(step_s(4, 0), rel=0.15)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.001, 1.0), min_size=len(KS), max_size=len(KS)))
 def test_more_positions_never_take_less_time(seconds: list[float]) -> None:

@@ -17,7 +17,7 @@ from controlplane.policy import CohortPolicy, Policy
 from controlplane.telemetry import MAX_K
 
 Floats = npt.NDArray[np.float64]
-KS = np.arange(MAX_K + 1)
+KS = np.arange(MAX_K + 1, dtype=np.float64)
 
 
 def times_of(verify: Floats, draft: Floats) -> StepTimes:

@@ -158,9 +158,11 @@ def test_the_first_drafter_is_not_a_swap(cohort_policy: Any, window: Any, loop: 
     assert (control.state.drift_at == NEVER).all()
 
 
-def test_a_tick_without_windows_forgets_no_drafter(learnt: Any) -> None:
+def test_a_tick_without_windows_forgets_no_drafter(learnt: Any, window: Any) -> None:
     learnt.tick(61.0)
-    assert learnt.state.drafters == ("ngram@1",)
+    learnt.tick(62.0, window(GOOD))
+    assert (learnt.state.drift_at == NEVER).all()
+    assert learnt.state.times is not None
 
 
 def test_observing_decides_nothing(learnt: Any, observed: Any, window: Any) -> None:

