@@ -79,10 +79,13 @@ class Tick:
 
 def observe(state: DecisionState, seen: Observation, now: float) -> DecisionState:
     """The beliefs after a tick's windows; nothing is decided."""
-    if seen.drafters:
-        if state.drafters and not set(seen.drafters) <= set(state.drafters):
-            state = state.doubting(now)
-        state = replace(state, drafters=seen.drafters)
+    if state.drafters.is_news(seen.drafters, now):
+        state = state.doubting(now)
+    if state.devices.is_news(seen.devices, now):
+        state = replace(state, times=None)
+    state = replace(
+        state, drafters=state.drafters.heard(seen.drafters, now), devices=state.devices.heard(seen.devices, now)
+    )
     n, cells = len(state.table.names), seen.cells
     new = cells.evidence.summed(cells.cohort, n)
     drift, alarm, spread = state.drift.watch(state.estimate, new)

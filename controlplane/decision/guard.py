@@ -142,6 +142,8 @@ def rule(
     cohorts = np.arange(len(samples))
     is_probed = np.zeros(cells.k.shape, np.bool_)
     is_probed[cohorts, probes.load_bucket] = probes.is_active
+    here_probed = np.zeros_like(is_probed)
+    here_probed[cohorts, probes.load_bucket] = probes.k >= 0
     is_goodput = (table.tuner == GOODPUT)[:, None]
     is_running: Flags = np.asarray(seen.is_active.any(axis=1))
     is_looked_at = seen.is_active | (is_running[:, None] & is_goodput) | is_probed
@@ -163,6 +165,8 @@ def rule(
     ruled.decide(Reason.HOLDING, ~is_free)
     ruled.decide(Reason.WITHIN_TOLERANCE, wish.gain <= table.tolerance[:, None])
     _move(ruled, table, wish, cells, seen, now)
+    has_moved: Flags = np.asarray((here_probed & (ruled.k != cells.k)).any(axis=1))
+    probes = probes.without(has_moved)  # what it saw was seen over another rung
     return Rulings(_after(cells, ruled, is_looked_at, seen, now), probes, ruled.reasons)
 
 
@@ -223,7 +227,9 @@ def judge_probes(table: PolicyTable, cells: CellStates, probes: Probes, estimate
     cohorts = np.arange(len(probes.k))
     rests_at = np.maximum(cells.k[cohorts, probes.load_bucket], 0)
     beyond = probes.evidence.examined[cohorts, np.minimum(rests_at, probes.evidence.examined.shape[1] - 1)]
-    judged: Flags = (probes.k > rests_at) & (beyond >= probe_samples(table))
+    # Of the rung above where the cell rests: it may have moved since, or follow another load.
+    is_next = (probes.k >= 0) & (probes.k == table.above[cohorts, rests_at])
+    judged: Flags = is_next & (beyond >= probe_samples(table))
     for cohort in np.flatnonzero(judged):
         estimate = estimate.renew(int(cohort), int(rests_at[cohort]), probes.evidence.at(int(cohort)))
     return judged, estimate
@@ -250,8 +256,7 @@ def _running_probe(
     ruled.before_k[passed] = -1
     ruled.failures[failed] += 1
     ruled.waits_from[failed] = now
-    over: Flags = np.asarray((passed | failed).any(axis=1))
-    probes = probes.without(over)
+    probes = probes.without(judged)  # believed by now, also where no cell is looked at to say so
     active = here & probes.is_active[:, None]
     affordable_s = PROBE_COST * seen.ran_s / np.maximum(seen.probe_loss, 1e-9)
     is_too_long = now - probes.since[:, None] >= np.minimum(probe_limit_s(table)[:, None], affordable_s)

@@ -26,6 +26,8 @@ LEARNING = 0.02
 """Weight of one step in the correction of its cell."""
 COMMON_LEARNING = 0.01
 """Weight of one step in the correction that all cells share (a clock that throttles, a longer context)."""
+MOST_RATIO = 100.0
+"""What steps are measured to take over what was profiled counts as at most this, and as at least one over it."""
 LEAST_STEPS = 20.0
 """Steps of a grid cell without which the common correction speaks for it."""
 
@@ -51,12 +53,19 @@ class StepTimes:
 
     @classmethod
     def of(cls, profile: Sequence[ProfileCell]) -> StepTimes | None:
-        """From a profile; None where it does not tell what a second position costs (fewer than two K measured)."""
-        if len({cell.k for cell in profile}) < 2:
-            return None
-        least = min(cell.context for cell in profile)
+        """From a profile; None where it does not tell what a second position costs (fewer than two K measured).
+
+        A load at which it does not (the time to measure was over, the drafter had too little to say) is left out.
+        """
+        profile = [cell for cell in profile if cell.seconds > 0.0]
+        least = min((cell.context for cell in profile), default=0)
         cells = [cell for cell in profile if cell.context == least]
-        loads = sorted({cell.sequences for cell in cells})
+        ks_at: dict[int, set[int]] = {}
+        for cell in cells:
+            ks_at.setdefault(cell.sequences, set()).add(cell.k)
+        loads = sorted(load for load, ks in ks_at.items() if len(ks) > 1)
+        if not loads:
+            return None
         verify, draft = np.empty((len(loads), RUNGS)), np.empty((len(loads), RUNGS))
         for i, load in enumerate(loads):
             at_load = sorted((c for c in cells if c.sequences == load), key=lambda c: c.k)
@@ -85,6 +94,8 @@ class StepTimes:
         k = np.maximum(positions / sequences - 1.0, 0.0)
         beyond = np.where(context > 0, context / steps - self.context * sequences, 0.0)
         measured = seconds / steps / (self.profiled(sequences, k) + self.context_s * np.maximum(beyond, 0.0))
+        # A machine that slept through a step, or a clock that stood still, is not how long steps take.
+        measured = np.clip(measured, 1.0 / MOST_RATIO, MOST_RATIO)
         flat = np.searchsorted(_EDGES, sequences) * RUNGS + np.rint(k).astype(np.int64).clip(0, MAX_K)
         # A cell between K = 0 and a whole token per sequence mixes both: it belongs to neither.
         is_whole = (k == 0.0) | (k >= 0.75)
@@ -123,9 +134,12 @@ class StepTimes:
 
     @property
     def verifying(self) -> Floats:
-        """[loads, MAX_K + 1] seconds of the forward, corrected, never falling with more positions."""
+        """[loads, MAX_K + 1] seconds of the forward, corrected, never falling with more positions.
+
+        Where they would fall, what steps were measured to take outweighs what was only profiled or interpolated.
+        """
         reading = self.context_s * max(self.context_now - self.context, 0.0) * LOADS
-        return rising((self.verify + reading[:, None]) * self.correction)
+        return rising((self.verify + reading[:, None]) * self.correction, 1.0 + self.weight)
 
     @property
     def starting(self) -> Floats:
@@ -158,22 +172,26 @@ def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
     return seconds
 
 
-def rising(table: Floats) -> Floats:
-    """The nearest table (least squares, row by row) that does not fall along K: pool adjacent violators."""
-    return np.array([_isotonic(row) for row in table])
+def rising(table: Floats, weight: Floats | None = None) -> Floats:
+    """The nearest table (least squares, row by row) that does not fall along K: pool adjacent violators.
+
+    weight: of each entry, same shape; alike for None.
+    """
+    weights = np.ones_like(table) if weight is None else weight
+    return np.array([_isotonic(row, of) for row, of in zip(table, weights, strict=True)])
 
 
-def _isotonic(values: Floats) -> Floats:
+def _isotonic(values: Floats, weights: Floats) -> Floats:
     if (np.diff(values) >= 0).all():
         return values
-    blocks: list[tuple[float, int]] = []
-    for value in values:
-        mean, size = float(value), 1
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, size = value, weight, 1
         while blocks and blocks[-1][0] > mean:
-            last, many = blocks.pop()
-            mean, size = (last * many + mean * size) / (many + size), many + size
-        blocks.append((mean, size))
-    return np.concatenate([np.full(size, mean) for mean, size in blocks])
+            before, of, many = blocks.pop()
+            mean, total, size = (before * of + mean * total) / (of + total), of + total, many + size
+        blocks.append((mean, total, size))
+    return np.concatenate([np.full(size, mean) for mean, _, size in blocks])
 
 
 def _context_s(profile: Sequence[ProfileCell]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,32 @@ from controlplane.telemetry import MAX_K
 
 T = TypeVar("T")
 
+GONE_S = 60.0
+"""What no window named for this long is gone; until then a late window, or a tick with others only, changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Names that windows had lately, and when last, unix seconds."""
+
+    names: tuple[str, ...] = ()
+    at: tuple[float, ...] = ()
+
+    def is_news(self, names: Sequence[str], now: float) -> bool:
+        """Whether there is a name that was not heard lately, beside names that were heard before."""
+        known = {name for name, at in zip(self.names, self.at, strict=True) if now - at <= GONE_S}
+        # Where nobody spoke for long, the last to have spoken is whom others are compared with.
+        known = known or {name for name, at in zip(self.names, self.at, strict=True) if at == max(self.at)}
+        return bool(known) and not set(names) <= known
+
+    def heard(self, names: Sequence[str], now: float) -> Heard:
+        """With `names` heard now, and what is gone forgotten; the same for none."""
+        if not names:
+            return self
+        at = {name: at for name, at in zip(self.names, self.at, strict=True) if now - at <= GONE_S}
+        at |= dict.fromkeys(names, now)
+        return Heard(tuple(sorted(at)), tuple(at[name] for name in sorted(at)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionState:
@@ -32,7 +58,8 @@ class DecisionState:
     drift_at: [cohorts] last drift alarm. seen_at: [cohorts, MAX_K] when each position was last examined. running:
     [cohorts, loads] discounted sequence-steps. tpot: [cohorts, bins] and tpot_sum_s [cohorts], discounted. Times in
     unix seconds. over_slo_since: [cohorts], NaN where TPOT is within the SLO. told: [cohorts, loads, 2] the K and the
-    reason code last told of a cell, -2 for none. drafters: those of the last windows. prices: of the last tick.
+    reason code last told of a cell, -2 for none. drafters, devices: those heard lately. prices: of the last
+    tick.
     ranks: acceptance by rank in token trees, of all cohorts. decided_at: last tick.
     """
 
@@ -50,7 +77,8 @@ class DecisionState:
     told: Ints
     times: StepTimes | None = None
     power: Power = Power.unknown()  # noqa: RUF009 - a value
-    drafters: tuple[str, ...] = ()
+    drafters: Heard = Heard()
+    devices: Heard = Heard()
     prices: Prices | None = None
     ranks: RankEstimate = field(default_factory=RankEstimate.of_nothing)
     decided_at: float = NEVER
@@ -113,7 +141,8 @@ class DecisionState:
         its cells too; another ladder means that its K mean something else."""  # noqa: D209
         fresh = DecisionState.start(policy)
         old = {c.name: (i, c) for i, c in enumerate(self.table.cohorts)}
-        state = replace(fresh, times=self.times, power=self.power, drafters=self.drafters, ranks=self.ranks)
+        state = replace(fresh, times=self.times, power=self.power, ranks=self.ranks)
+        state = replace(state, drafters=self.drafters, devices=self.devices)
         for i, cohort in enumerate(fresh.table.cohorts):
             where, before = old.get(cohort.name, (-1, cohort))
             if where < 0 or before.speculation.ladder != cohort.speculation.ladder:
@@ -178,6 +207,7 @@ class DecisionState:
             estimate=self.estimate.keep(np.full(n, KEPT)),
             drift=Drift.none(n),
             drift_at=np.full(n, now),
+            probes=Probes.none(n),
             times=None,
             ranks=RankEstimate.of_nothing(),
         )

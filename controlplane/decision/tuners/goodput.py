@@ -88,7 +88,7 @@ def score(situation: Situation, prices: Prices | None) -> Scores:
     positions = outlook.positions[:, None, :] * _BOUNDS[:, None]
     joules = situation.power.joules(seconds, positions)
     for i, objective in enumerate(situation.table.objective):
-        if objective == "cost" and situation.rates.per_second is not None:
+        if objective == "cost" and situation.rates.per_second:
             money = situation.rates.per_second * seconds[i]
             if joules is not None:
                 money = money + situation.rates.per_joule * joules[i]
@@ -163,7 +163,7 @@ def _is_priced(situation: Situation, prices: Prices | None) -> Flags:
 def fallback(situation: Situation, cohort: int) -> Fallback | None:
     """Why a cohort's objective is not pursued."""
     objective = situation.table.objective[cohort]
-    if objective == "cost" and situation.rates.per_second is None:
+    if objective == "cost" and not situation.rates.per_second:  # what costs nothing has no price to weigh either
         return "no_price"
     if objective == "energy" and situation.power.joules(np.ones((1, 1, 1)), np.ones((1, 1, 1))) is None:
         return "no_energy"
