@@ -26,8 +26,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops all
 	@$(BIN)/kadence up $(ARGS)
 
+# The end-to-end tests first and alone, since they time real servers; then the rest, a process for each of two cores.
 test: setup ## The test suite that users run
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -m e2e
+	$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist loadfile
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 
 test-kernels: setup ## Compile every kernel for every chip, and compare with benchmarks/kernels_resources.csv
 	$(BIN)/python -m benchmarks.kernels_resources
