@@ -8,8 +8,21 @@ from math import isfinite
 
 import numpy as np
 
-from controlplane.step_columns import StepColumns
-from controlplane.telemetry import LOAD_BUCKETS, MAX_K, CohortWindow, LatencyCell, ProfileCell, StepCell, WorkerWindow
+from controlplane.step_columns import Ints, StepColumns
+from controlplane.telemetry import (
+    LATENCY_BOUNDS_S,
+    LOAD_BUCKETS,
+    MAX_K,
+    CohortWindow,
+    LatencyCell,
+    ProfileCell,
+    StepCell,
+    WorkerWindow,
+)
+
+MOST = 1e15
+"""No number of a window is as large: neither counts nor seconds, nor microjoules. Sums of such numbers are finite."""
+_BINS = len(LATENCY_BOUNDS_S) + 1
 
 
 def window_problem(window: WorkerWindow) -> str | None:
@@ -41,7 +54,7 @@ def _problems(window: WorkerWindow) -> Iterator[str]:
 
 
 def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
-    if not all(_is_amount(h.sum_s) for h in (cohort.ttft, cohort.tpot)):
+    if not all(_is_amount(h.sum_s) and len(h.counts) == _BINS for h in (cohort.ttft, cohort.tpot)):
         yield "bad latency"
     for cell in (*cohort.cells, *cohort.shadow):
         yield from _cell_problems(cell)
@@ -52,9 +65,9 @@ def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
 def _cell_problems(cell: StepCell) -> Iterator[str]:
     if not _is_amount(cell.step_seconds):
         yield "bad step_seconds"
-    if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or cell.k < 0:
+    if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or not 0 <= cell.k < MOST:
         yield "bad cell"
-    if any(c.steps < 0 or not 0 <= c.accepted <= c.drafted for c in cell.counts):
+    if any(not 0 <= c.steps < MOST or not 0 <= c.accepted <= c.drafted < MOST for c in cell.counts):
         yield "bad counts"
     if len(cell.overlap) != len(cell.overlap_steps) or not all(map(_is_amount, (*cell.overlap, *cell.overlap_steps))):
         yield "bad overlap"
@@ -75,8 +88,30 @@ def _is_of(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> bool:
     is_same = columns.cohorts == tuple(cohort.cohort for cohort in cohorts)
     sums = (columns.step_seconds, columns.overlap, columns.overlap_steps, columns.steps, columns.tpot_sum_s)
     is_sum = all(bool((np.isfinite(values) & (values >= 0)).all()) for values in sums)
-    return is_same and is_sum and bool(((columns.propensity >= 0) & (columns.propensity <= 1)).all())
+    is_chance = bool(((columns.propensity >= 0) & (columns.propensity <= 1)).all())
+    return is_same and is_sum and is_chance and _points_somewhere(columns)
+
+
+def _points_somewhere(columns: StepColumns) -> bool:
+    """Whether every row is of a cell, every cell of a cohort and a load, and no count is more than it is of."""
+    rows = (columns.drafted, columns.accepted, columns.ended, columns.steps)
+    cells = (columns.load_bucket, columns.k, columns.step_seconds, columns.is_shadow)
+    wide = (columns.overlap, columns.overlap_steps, columns.propensity)
+    return (
+        all(len(values) == len(columns.row_cell) for values in rows)
+        and all(len(values) == len(columns.cohort) for values in (*cells, *wide))
+        and columns.tpot.shape == (len(columns.cohorts), _BINS)
+        and _is_below(columns.row_cell, len(columns.cohort))
+        and _is_below(columns.cohort, len(columns.cohorts))
+        and _is_below(columns.load_bucket, len(LOAD_BUCKETS))
+        and bool((columns.k >= 0).all() and (columns.accepted >= 0).all())
+        and bool((columns.accepted <= columns.drafted).all())
+    )
+
+
+def _is_below(indices: Ints, end: int) -> bool:
+    return bool(((indices >= 0) & (indices < end)).all())
 
 
 def _is_amount(value: float) -> bool:
-    return isfinite(value) and value >= 0
+    return isfinite(value) and 0 <= value < MOST

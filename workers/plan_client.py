@@ -158,6 +158,9 @@ class PlanClient:
             return "epoch", 0.0
         if plan.epoch == held.plan.epoch and plan.version < held.plan.version:
             return "version", 0.0
+        # Older by less than a plan lasts, it was overtaken; by more, the controller's clock was set back.
+        if plan.version == held.plan.version and -length < plan.issued_at - held.plan.issued_at < 0.0:
+            return "version", 0.0
         ages = [self._clock() - plan.issued_at]
         if held.plan.issued_at:
             ages.append(self._monotonic() - held.issued_at - (plan.issued_at - held.plan.issued_at))

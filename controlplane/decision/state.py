@@ -14,7 +14,7 @@ from controlplane.decision.drift import KEPT, Drift
 from controlplane.decision.estimate import Estimate
 from controlplane.decision.guard import nearest
 from controlplane.decision.latency import StepTimes
-from controlplane.decision.observation import BINS, BUCKETS, Floats, Ints
+from controlplane.decision.observation import BINS, BUCKETS, RUNGS, Floats, Ints
 from controlplane.decision.policy_table import FIXED, PolicyTable
 from controlplane.decision.power import Power
 from controlplane.decision.ranks import RankEstimate
@@ -187,7 +187,7 @@ class DecisionState:
         ks = self.cells.k.copy()
         for i, name in enumerate(table.names):
             for b, planned in enumerate(k.get(name, ())):
-                if table.is_rung[i, planned]:
+                if 0 <= planned < RUNGS and table.is_rung[i, planned]:
                     ks[i, b] = planned
         known = ks >= 0
         cells = replace(

@@ -144,3 +144,42 @@ def test_columns_that_cannot_be_true_are_named(name: str, value: float) -> None:
 def test_columns_of_other_cohorts_are_named() -> None:
     others = StepColumns.of((CohortWindow("chat", (CELL,)),))
     assert window_problem(replace(WINDOW, columns=others)) == "bad columns"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("row_cell", [2, 1]),
+        ("row_cell", [-1, 1]),
+        ("row_cell", [0]),
+        ("cohort", [0, 1]),
+        ("load_bucket", [0, 9]),
+        ("k", [-1, 2]),
+        ("accepted", [3, 1]),
+    ],
+)
+def test_columns_that_point_nowhere_are_named(name: str, values: list[int]) -> None:
+    """One such window would fail every tick's sums for all workers."""
+    columns = StepColumns.of(WINDOW.cohorts)
+    assert len(columns.row_cell) == len(columns.k) == 2
+    changes: dict[str, Any] = {name: np.array(values, np.int64)}
+    odd = replace(columns, **changes)
+    assert window_problem(replace(WINDOW, columns=odd)) == "bad columns"
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        (replace(CELL, k=NAN), "bad cell"),  # type: ignore[arg-type]
+        (replace(CELL, counts=(StepCount(2, 2, False, NAN),)), "bad counts"),  # type: ignore[arg-type]
+        (replace(CELL, counts=(StepCount(2, 2, False, 10**30),)), "bad counts"),
+        (replace(CELL, step_seconds=1e308), "bad step_seconds"),
+    ],
+)
+def test_numbers_that_no_array_can_hold_are_named(cell: StepCell, problem: str) -> None:
+    assert window_problem(replace(WINDOW, **of_cells(cell))) == problem
+
+
+def test_a_time_histogram_of_other_bins_is_named() -> None:
+    odd = CohortWindow("json", tpot=LatencyHistogram(counts=(1, 2), sum_s=0.1))
+    assert window_problem(replace(WINDOW, cohorts=(odd,))) == "bad latency"

@@ -142,3 +142,11 @@ def test_a_probe_that_has_its_samples_is_believed_once_even_where_nothing_runs(c
     """Believed anew at every tick, it would hide whatever other loads saw since."""
     rulings = _ruled(cohort_policy(), 0, 0, _ended_probe(1, _seen(60.0, 60.0)), judged=True, is_active=False)
     assert rulings.probes.k.tolist() == [-1]
+
+
+@pytest.mark.parametrize("planned", [-1, 3, 17, 99])
+def test_a_k_on_record_that_is_no_rung_is_not_resumed(cohort_policy: Any, loop: Any, planned: int) -> None:
+    control = loop(cohort_policy(ladder=(0, 2, 16), start=2))
+    resumed = control.state.resumed({"code": (planned,) * BUCKETS, "gone": (0,)}, 1.0)
+    assert resumed.k_by_load() == {"code": (2,) * BUCKETS}
+    assert (resumed.cells.decided_at == NEVER).all()

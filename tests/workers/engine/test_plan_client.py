@@ -151,6 +151,25 @@ def test_the_same_version_issued_later_keeps_a_plan_alive(make_client, clocks) -
     assert not client.is_expired
 
 
+def test_an_older_renewal_that_comes_last_takes_nothing_back(make_client, clocks) -> None:
+    """A broadcast may overtake the answer to a report: the drafter that it blocks stays blocked."""
+    client = make_client(drafter="ngram@1")
+    clocks.wait(1.0)
+    client.accept(make_plan(issued_at=1001.0, expires_at=1011.0, blocked_drafters=("ngram@1",)))
+    client.accept(make_plan(issued_at=1000.9, expires_at=1010.9))
+    assert (client.is_drafter_off, client.refused) == (True, {"version": 1})
+
+
+def test_renewals_count_after_the_controllers_clock_was_set_back_by_seconds(make_client, clocks) -> None:
+    """They are refused until they seem newer again, which is before the plan in force ends."""
+    client = make_client()
+    for second in range(1, 30):
+        clocks.wait(1.0)
+        issued_at = 1000.0 + second - (5.0 if second > 10 else 0.0)
+        client.accept(make_plan(issued_at=issued_at, expires_at=issued_at + 10.0))
+        assert not client.is_expired
+
+
 def test_a_plan_that_its_controller_does_not_renew_expires_however_often_it_comes(make_client, clocks) -> None:
     """A controller whose ticks fail still answers reports."""
     client = make_client()
