@@ -6,20 +6,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.step_columns import StepColumns
-from controlplane.telemetry import LATENCY_BOUNDS_S, MAX_K, CohortWindow, LatencyHistogram, StepCell, StepCount
+from controlplane.telemetry import (
+    LATENCY_BOUNDS_S,
+    MAX_K,
+    CohortWindow,
+    LatencyHistogram,
+    RankCount,
+    StepCell,
+    StepCount,
+)
 
 step_counts = st.tuples(st.integers(0, 16), st.integers(0, 16), st.booleans(), st.integers(0, 300)).map(
     lambda t: StepCount(t[0], min(t[1], t[0]), t[2], t[3])
 )
 cells = st.builds(
-    lambda bucket, k, counts, seconds, overlap: StepCell(
-        bucket, k, tuple(counts), seconds, tuple(overlap), tuple(range(len(overlap)))
+    lambda bucket, k, counts, seconds, overlap, propensity: StepCell(
+        bucket, k, tuple(counts), seconds, tuple(overlap), tuple(range(len(overlap))), tuple(propensity)
     ),
     st.integers(0, 8),
     st.integers(0, MAX_K),
     st.lists(step_counts, max_size=4),
     st.floats(0, 9),
     st.lists(st.floats(0, 5), max_size=MAX_K),
+    st.lists(st.floats(0.1, 1), max_size=MAX_K),
 )
 histograms = st.lists(st.floats(0, 40), max_size=5).map(
     lambda values: LatencyHistogram().observe(values[0]) if values else LatencyHistogram()
@@ -44,6 +53,7 @@ def read_back(columns: StepColumns) -> tuple[CohortWindow, ...]:
         cell = StepCell(
             int(columns.load_bucket[c]), int(columns.k[c]), counts, float(columns.step_seconds[c]),
             tuple(columns.overlap[c].tolist()), tuple(columns.overlap_steps[c].tolist()),
+            tuple(columns.propensity[c].tolist()),
         )  # fmt: skip
         out[int(columns.cohort[c])][bool(columns.is_shadow[c])].append(cell)
     return tuple(
@@ -56,7 +66,8 @@ def read_back(columns: StepColumns) -> tuple[CohortWindow, ...]:
 
 
 def widened(windows: tuple[CohortWindow, ...]) -> tuple[CohortWindow, ...]:
-    """With every overlap as wide as the widest: that is all that the columns add."""
+    """With every overlap and propensity as wide as the widest: that is all that the columns add."""
+    reach = max((len(c.propensity) for w in windows for c in (*w.cells, *w.shadow)), default=0)
     width = max((len(c.overlap) for w in windows for c in (*w.cells, *w.shadow)), default=0)
 
     def wide(cell: StepCell) -> StepCell:
@@ -64,6 +75,7 @@ def widened(windows: tuple[CohortWindow, ...]) -> tuple[CohortWindow, ...]:
         return StepCell(
             cell.load_bucket, cell.k, cell.counts, cell.step_seconds,
             (*cell.overlap, *(0.0,) * rest), (*cell.overlap_steps, *(0,) * rest),
+            (*cell.propensity, *(1.0,) * (reach - len(cell.propensity))),
         )  # fmt: skip
 
     return tuple(
@@ -89,3 +101,8 @@ def test_a_window_without_cohorts_has_empty_columns_of_the_right_shapes() -> Non
 def test_overlap_beyond_the_deepest_rung_is_left_out(extra: int) -> None:
     cell = StepCell(0, 16, (), 1.0, (0.5,) * (MAX_K + extra), (1,) * (MAX_K + extra))
     assert StepColumns.of([CohortWindow("code", (cell,))]).overlap.shape == (1, MAX_K)
+
+
+def test_ranks_of_all_cohorts_are_gathered() -> None:
+    windows = [CohortWindow(name, ranks=(RankCount(0, rank, 9, 4),)) for rank, name in enumerate(("code", "chat"))]
+    assert StepColumns.of(windows).ranks == (RankCount(0, 0, 9, 4), RankCount(0, 1, 9, 4))

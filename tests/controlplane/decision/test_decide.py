@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,55 @@ def test_a_reason_that_stays_the_same_is_said_once(cohort_policy: Any, window: A
     control = loop(cohort_policy(ladder=(0, 2), start=2))
     said = [len(control.tick(float(now), window(GOOD))) for now in range(4)]
     assert said == [1, 0, 0, 0]
+
+
+PROFILE = [ProfileCell(n, k, 64, 0.02 + 0.001 * n * k, 0.0) for n in (1, 4) for k in (0, 1, 2, 4, 8)]
+
+
+def test_goodput_without_step_times_says_that_it_waits_for_them(cohort_policy: Any, window: Any, loop: Any) -> None:
+    decisions = loop(cohort_policy(tuner="goodput")).tick(0.0, window(GOOD))
+    assert {(d.reason, d.sentence.partition(": ")[2]) for d in decisions} == {
+        (Reason.NO_LATENCY, "no step times are known yet")
+    }
+
+
+def test_goodput_says_what_it_expects(cohort_policy: Any, window: Any, loop: Any) -> None:
+    (decision,) = loop(cohort_policy(tuner="goodput")).tick(0.0, window([(2, 2, False, 90)]), profile=PROFILE)
+    assert decision.sentence.startswith("code 2 -> 8 at load 1: expected +")
+    assert "% tokens/s, " in decision.sentence
+    assert "samples, drift none" in decision.sentence
+
+
+def slow_requests(window: CohortWindow, requests: int, seconds: float) -> CohortWindow:
+    tpot = LatencyHistogram()
+    for _ in range(requests):
+        tpot = tpot.observe(seconds)
+    return replace(window, tpot=tpot)
+
+
+def test_over_the_slo_no_k_rises_and_then_it_falls(cohort_policy: Any, window: Any, loop: Any) -> None:
+    control = loop(cohort_policy(ladder=(0, 1, 2), tpot_p95_s=0.04))
+    told = []
+    for second in range(13):
+        k = control.k()[0]
+        told += control.tick(
+            float(second), slow_requests(window([(k, k, False, 60)] if k else [(0, 0, False, 60)]), 5, 0.2)
+        )
+    assert (told[-1].reason, control.k()[0]) == (Reason.SLO_LOWERED, 1)
+    assert told[-1].sentence == "code 2 -> 1 at load 1: TPOT p95 is over the SLO of 40 ms"
+
+
+def test_over_the_slo_a_wish_to_rise_is_refused(cohort_policy: Any, window: Any, loop: Any) -> None:
+    control = loop(cohort_policy(tpot_p95_s=0.04, hold_s=30.0))
+    (veto,) = control.tick(0.0, slow_requests(window(GOOD), 20, 0.2))
+    assert (veto.reason, veto.new_k) == (Reason.SLO_VETO, 2)
+    assert veto.sentence == "code stays at 2 at load 1: TPOT p95 is over the SLO of 40 ms; no rise towards 4"
+
+
+def test_a_few_slow_requests_are_not_a_percentile(cohort_policy: Any, window: Any, loop: Any) -> None:
+    control = loop(cohort_policy(tpot_p95_s=0.04))
+    (raised,) = control.tick(0.0, slow_requests(window(GOOD), 5, 0.2))
+    assert raised.reason is Reason.EXPLORED
 
 
 ladders = st.lists(st.integers(0, 16), min_size=1, max_size=6, unique=True).map(lambda rungs: tuple(sorted(rungs)))

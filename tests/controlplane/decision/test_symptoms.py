@@ -275,6 +275,20 @@ def test_row_8_a_net_loss_that_the_profile_did_not_show_is_turned_off_too(served
     assert np.mean(run.rates) >= 0.97 * run.rate(0, 0)
 
 
+def test_row_8_a_raise_after_which_less_was_measured_is_taken_back_at_once_and_says_so(served: Any) -> None:
+    """The second draft token costs three steps, and the profile says that it is free."""
+    run = served(
+        lambda now: 0.5, lambda n, k: 0.002 + (0.006 if k > 1 else 0.0), told=lambda n, k: 0.002 + 1e-6 * n * (k + 1),
+        start=0,
+    ).run(45)  # fmt: skip
+    taken_back = next(d for d in run.decisions if d.reason is Reason.REVERTED)
+    assert (taken_back.old_k, taken_back.new_k) == (2, 1)
+    assert "fewer tokens/s were measured after it than before" in taken_back.sentence
+    raised = next(d for d in run.decisions if d.new_k == 2)
+    assert taken_back.at - raised.at <= 5.0
+    assert run.ks[-1] == run.best_k(0) == 1
+
+
 # Row 9
 
 
