@@ -49,11 +49,12 @@ def control(
     except (ProfileError, BenchmarkError) as error:
         typer.echo("\n".join(f"kadence: error: {line}" for line in str(error).splitlines()), err=True)
         raise typer.Exit(EXIT_USAGE) from error
+    simulated = [profile for profile in profiles if profile.kind == "simulated"]
     chosen = range(first_seed, first_seed + seeds)
     traces = run_all(profiles, chosen, change_seeds, jobs or os.cpu_count() or 1)
     if output is not None:
         append_lines(output, csv_lines(conditions, traces))
-    found = result(conditions, profiles, traces, ours_checks(profiles, chosen[:change_seeds]))
+    found = result(conditions, profiles, traces, ours_checks(simulated, chosen[:change_seeds]))
     if as_json:
         typer.echo(json.dumps(found))
         return

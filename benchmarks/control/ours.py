@@ -80,11 +80,10 @@ class Ours:
                 continue
             key = (c, bucket, k)
             counts = self._steps[key]
-            for accepted, sequences in enumerate(outcome.counts[c, : k + 1].tolist()):
-                if sequences:
-                    counts[k, accepted] += sequences
+            for drafted, accepted, sequences in _drafts(outcome, c, k):
+                counts[drafted, accepted] += sequences
+                positions += sequences * (drafted + 1)
             self._seconds[key] += n * outcome.seconds
-            positions += n * (k + 1)
         cell = self._latency[running, positions]
         cell[0] += 1
         cell[1] += outcome.seconds
@@ -135,6 +134,15 @@ class Ours:
         for c, name in enumerate(self._names):
             table[1:, c] = [plan.k_for(name, running, now) for running in range(1, MAX_SEQUENCES + 1)]
         return table
+
+
+def _drafts(outcome: StepOutcome, cohort: int, k: int) -> list[tuple[int, int, int]]:
+    """(drafted, accepted, sequences) of a cohort's step."""
+    if outcome.drafted is None:
+        kept = enumerate(outcome.counts[cohort, : k + 1].tolist())
+        return [(k, accepted, sequences) for accepted, sequences in kept if sequences]
+    joint = outcome.drafted[cohort]
+    return [(int(d), int(a), int(joint[d, a])) for d, a in zip(*np.nonzero(joint), strict=True)]
 
 
 def _measured(setting: Setting) -> tuple[ProfileCell, ...]:

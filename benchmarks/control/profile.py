@@ -10,6 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 SHIPPED = Path(__file__).with_name("profiles")
+RECORDED = Path(__file__).parents[2] / "tests" / "data" / "control"
 MAX_SEQUENCES = 256
 MAX_COMBINATIONS = 4096
 """Ways to give every cohort a rung; the clairvoyant arm tries them all at every step."""
@@ -63,7 +64,7 @@ class CostShape(_Frozen):
 
 
 class Load(_Frozen):
-    """Running sequences: an Ornstein-Uhlenbeck process in ln(load), cut off at 1 and 256.
+    """Running sequences: an Ornstein-Uhlenbeck process in ln(load), cut off at 1 and `most`.
 
     spread: its standard deviation. correlation_steps: steps in which its correlation falls to 1/e. mix_spread,
     mix_correlation_steps: the same for the logarithm of each cohort's share. request_steps: steps until the sequences'
@@ -71,6 +72,7 @@ class Load(_Frozen):
     """
 
     median: Annotated[float, Field(ge=1, le=MAX_SEQUENCES)]
+    most: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = MAX_SEQUENCES
     spread: NotNegative
     correlation_steps: Positive
     mix_spread: NotNegative = 0.5
@@ -100,11 +102,13 @@ class Cohort(_Frozen):
 class Profile(_Frozen):
     """One simulated worker.
 
-    ladder: the rungs that arms choose from. steps: length of a trace. steps_per_second: how many steps pass between two
-    ticks of the controller, which come once a second. timing_noise: standard deviation of ln(measured / true time).
+    kind: recorded ones replay what a real engine did (recorded.py). ladder: the rungs that arms choose from. steps:
+    length of a trace. steps_per_second: how many steps pass between two ticks of the controller, which come once a
+    second. timing_noise: standard deviation of ln(measured / true time).
     """
 
     version: Literal[1]
+    kind: Literal["simulated", "recorded"] = "simulated"
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w.-]*$")]
     description: str = ""
     ladder: Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=2), AfterValidator(_rising)]
@@ -136,8 +140,8 @@ class Profile(_Frozen):
 
 
 def shipped_profiles() -> tuple[Profile, ...]:
-    """The profiles that come with Kadence, by name."""
-    return tuple(load_profile(path) for path in sorted(SHIPPED.glob("*.yaml")))
+    """The profiles that come with Kadence: the simulated ones by name, then, in a checkout, the recorded ones."""
+    return tuple(load_profile(path) for folder in (SHIPPED, RECORDED) for path in sorted(folder.glob("*.yaml")))
 
 
 def load_profile(path: Path) -> Profile:
@@ -158,10 +162,19 @@ def parse_profile(text: str, source: str) -> Profile:
         raise ProfileError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ProfileError(f"{source}: must be a mapping with version, name, ladder, cost, load and cohorts")
+    model, values = _kind_of(values, Path(source).parent)
     try:
-        return Profile.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise ProfileError("\n".join(f"{source}: {_problem(each)}" for each in error.errors())) from error
+
+
+def _kind_of(values: dict[str, Any], folder: Path) -> tuple[type[Profile], dict[str, Any]]:
+    if values.get("kind") != "recorded":
+        return Profile, values
+    from benchmarks.control.recorded import RecordedProfile, resolved  # it builds on this module
+
+    return RecordedProfile, resolved(values, folder)
 
 
 def _problem(problem: Any) -> str:

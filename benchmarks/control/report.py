@@ -44,7 +44,7 @@ def result(
 ) -> dict[str, Any]:
     """The whole result. What could not be taken is null."""
     adaptations = [trace.adaptations for trace in traces]
-    arms = list(adaptations[0]) if adaptations else []
+    arms = list(dict.fromkeys(arm for each in adaptations for arm in each))
     by_arm = {arm: _adaptation_figures([each[arm] for each in adaptations if arm in each]) for arm in arms}
     own = by_arm.get(OURS, {})
     steps, estimator = ours.steps_to_adapt, ours.estimator

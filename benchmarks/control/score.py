@@ -52,14 +52,14 @@ def rates(world: World, k: Ints) -> Floats:
 def by_cohort(world: World, k: Ints) -> Floats:
     """[step, cohort] expected tokens of a cohort per second of the step."""
     tokens = world.sequences * np.take_along_axis(world.expected_tokens, k[:, :, None], axis=2)[:, :, 0]
-    return tokens / world.cost.seconds(world.sequences, k)[:, None]
+    return tokens / world.step_seconds(k)[:, None]
 
 
 def drawn_goodput(world: World, k: Ints) -> float:
     """All drawn tokens over all measured seconds."""
     lengths = np.minimum(np.arange(world.counts.shape[-1]), k[:, :, None])
     tokens = world.sequences.sum() + (world.counts * lengths).sum()
-    return float(tokens / (world.cost.seconds(world.sequences, k) * world.noise).sum())
+    return float(tokens / world.drawn_seconds(k).sum())
 
 
 @dataclass(frozen=True, slots=True)

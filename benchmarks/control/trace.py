@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from benchmarks.control.adapt import Adaptation, adaptation
 from benchmarks.control.arms.base import Setting, drive
 from benchmarks.control.profile import Profile
+from benchmarks.control.recorded import RecordedProfile, build_recorded
 from benchmarks.control.roster import BEST_FIXED, CLAIRVOYANT, PLANNED, REACTING
 from benchmarks.control.score import Score, score
 from benchmarks.control.world import build
@@ -14,7 +15,9 @@ from benchmarks.control.world import build
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """scores: by arm. adaptations: by reacting arm; empty where they were not asked for."""
+    """scores: by arm. adaptations: by reacting arm; empty where not asked for, and for what was recorded, which has no
+    jumps.
+    """
 
     profile: str
     seed: int
@@ -24,7 +27,8 @@ class Trace:
 
 def run_trace(profile: Profile, seed: int, is_adaptation_wanted: bool) -> Trace:
     """All arms on one trace. The same profile and seed give the same trace."""
-    world = build(profile, seed)
+    is_recorded = isinstance(profile, RecordedProfile)
+    world = build_recorded(profile, seed) if isinstance(profile, RecordedProfile) else build(profile, seed)
     chosen = {name: plan(world) for name, plan in PLANNED.items()}
     setting = Setting(profile, world.cost, seed)
     chosen |= {name: drive(factory(setting), world) for name, factory in REACTING.items()}
@@ -34,6 +38,6 @@ def run_trace(profile: Profile, seed: int, is_adaptation_wanted: bool) -> Trace:
         seed,
         {name: score(world, k, clairvoyant, best_fixed) for name, k in chosen.items()},
         {name: adaptation(factory, profile, seed) for name, factory in REACTING.items()}
-        if is_adaptation_wanted
+        if is_adaptation_wanted and not is_recorded
         else {},
     )

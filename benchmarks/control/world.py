@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.control.cost import Cost, Floats, Ints
-from benchmarks.control.profile import MAX_SEQUENCES, Cohort, Profile
+from benchmarks.control.profile import Cohort, Profile
 
 REQUEST_DEVIATION = np.array([-np.sqrt(3.0), 0.0, np.sqrt(3.0)])
 REQUEST_WEIGHT = np.array([1 / 6, 2 / 3, 1 / 6])
@@ -38,7 +38,8 @@ class StepOutcome:
     """What a worker sees of one step.
 
     sequences, k: by cohort. counts: [cohort, accepted] sequences of the cohort that kept so many of their k tokens; a
-    row is 0 beyond k. seconds: measured, with noise; draft_seconds: the part spent drafting.
+    row is 0 beyond k. seconds: measured, with noise; draft_seconds: the part spent drafting. drafted: [cohort, drafted,
+    accepted] sequences, where the drafter may fall silent; None where every sequence drafted its k.
     """
 
     sequences: Ints
@@ -46,6 +47,7 @@ class StepOutcome:
     counts: Ints
     seconds: float
     draft_seconds: float
+    drafted: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,14 @@ class World:
         """[step, cohort, K] tokens that one sequence is expected to emit, the extra one included: 1 + sum of S_j."""
         return np.cumsum(self.survival, axis=-1)
 
+    def step_seconds(self, k: Ints) -> Floats:
+        """[step] seconds that steps are expected to take with these K, [step, cohort]."""
+        return self.cost.seconds(self.sequences, k)
+
+    def drawn_seconds(self, k: Ints) -> Floats:
+        """[step] seconds that they took, as measured."""
+        return self.step_seconds(k) * self.noise
+
     def outcome(self, t: int, k: Ints) -> StepOutcome:
         """Step t with K by cohort."""
         sequences, counts = self.sequences[t], self.counts[t].copy()
@@ -97,7 +107,7 @@ class World:
 def build(profile: Profile, seed: int) -> World:
     """The world of a profile and seed."""
     generator = stream(profile, seed, "law")
-    sequences = _sequences(profile, generator)
+    sequences = sequences_of(profile, generator)
     survival = np.stack(
         [survival_of(cohort, _levels(cohort, profile.steps, generator), profile.depth) for cohort in profile.cohorts],
         axis=1,
@@ -131,10 +141,11 @@ def ornstein_uhlenbeck(
     return deviation * values
 
 
-def _sequences(profile: Profile, generator: np.random.Generator) -> Ints:
+def sequences_of(profile: Profile, generator: np.random.Generator) -> Ints:
+    """[step, cohort] running sequences."""
     load, steps = profile.load, profile.steps
     around = ornstein_uhlenbeck(steps, load.spread, load.correlation_steps, generator)
-    running = np.clip(np.rint(load.median * np.exp(around)), 1, MAX_SEQUENCES).astype(np.int64)
+    running = np.clip(np.rint(load.median * np.exp(around)), 1, load.most).astype(np.int64)
     mix = [ornstein_uhlenbeck(steps, load.mix_spread, load.mix_correlation_steps, generator) for _ in profile.cohorts]
     weights = np.array([cohort.share for cohort in profile.cohorts]) * np.exp(np.stack(mix, axis=1))
     phase = generator.uniform() + np.arange(steps) / load.request_steps
