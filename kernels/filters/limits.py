@@ -48,10 +48,15 @@ def limits_of(
         if value.device.type == "cpu":
             _check_values(name, value)
     batch, device = len(like), like.device
+    # Contiguous, since kernels step through them one by one.
     return Limits(
-        top_k if top_k is not None else torch.full((batch,), TOP_K_OFF, dtype=torch.int32, device=device),
-        top_p if top_p is not None else torch.full((batch,), TOP_P_OFF, dtype=torch.float32, device=device),
-        min_p if min_p is not None else torch.full((batch,), MIN_P_OFF, dtype=torch.float32, device=device),
+        top_k.contiguous() if top_k is not None else torch.full((batch,), TOP_K_OFF, dtype=torch.int32, device=device),
+        top_p.contiguous()
+        if top_p is not None
+        else torch.full((batch,), TOP_P_OFF, dtype=torch.float32, device=device),
+        min_p.contiguous()
+        if min_p is not None
+        else torch.full((batch,), MIN_P_OFF, dtype=torch.float32, device=device),
     )
 
 

@@ -25,8 +25,10 @@ def sample(draws: Draws) -> Sampled:
     best_scores = torch.empty((batch, num_blocks), dtype=torch.float32, device=device)
     best_tokens = torch.empty((batch, num_blocks), dtype=torch.int32, device=device)
     statistics = torch.empty((2, batch, num_blocks), dtype=torch.float32, device=device)
-    inverse_temperature = 1.0 / draws.temperature
-    temperatures = (draws.temperature, inverse_temperature)
+    # Kernels step through what has one number a row one by one: a column of a table, or one expanded, is copied first.
+    temperature = draws.temperature.contiguous()
+    temperatures = (temperature, 1.0 / temperature)
+    streams = (draws.seeds.contiguous(), draws.positions.contiguous(), draws.coupled.contiguous())
 
     adjusted = is_adjusted = None
     # Pointers that no kernel follows where nothing is adjusted, or filtered.
@@ -44,8 +46,7 @@ def sample(draws: Draws) -> Sampled:
     shape = (logits.dtype, adjusted is not None)
     blocks_launch(*shape).run(
         (batch, num_blocks), best_scores, best_tokens, statistics, statistics.stride(0), *source, thresholds,
-        int(draws.limits is not None), *temperatures, draws.seeds, draws.positions, draws.coupled, int(draws.purpose),
-        vocab_size, num_blocks,
+        int(draws.limits is not None), *temperatures, *streams, int(draws.purpose), vocab_size, num_blocks,
     )  # fmt: skip
     finish_launch(*shape).run(
         (batch,), token_ids, logprobs, best_scores, best_tokens, statistics, statistics.stride(0), *source,
@@ -56,7 +57,7 @@ def sample(draws: Draws) -> Sampled:
 
 def _rows_to_adjust(draws: Draws) -> torch.Tensor:
     """[B] i32: 1 for the rows that pay for a copy."""
-    is_adjusted = torch.zeros_like(draws.coupled)
+    is_adjusted = torch.zeros(len(draws.coupled), dtype=torch.bool, device=draws.coupled.device)
     if draws.penalties is not None:
         penalties = draws.penalties
         is_penalised = (penalties.repetition != REPETITION_OFF) | (penalties.presence != PRESENCE_OFF)
@@ -74,12 +75,16 @@ def _adjust(draws: Draws, logits: torch.Tensor, is_adjusted: torch.Tensor) -> to
     copy_launch(logits.dtype).run((batch, num_blocks), adjusted, logits, logits.stride(0), is_adjusted, vocab_size)
     if draws.penalties is not None:
         penalties, counts = draws.penalties, draws.penalties.counts
+        repetition = penalties.repetition.contiguous()
         penalise_launch(logits.dtype).run(
-            (batch,), adjusted, logits, logits.stride(0), is_adjusted, counts.token_ids, counts.output_counts,
-            counts.cu, penalties.repetition, 1.0 / penalties.repetition, penalties.presence, penalties.frequency,
-            vocab_size,
+            (batch,), adjusted, logits, logits.stride(0), is_adjusted, counts.token_ids.contiguous(),
+            counts.output_counts.contiguous(), counts.cu.contiguous(), repetition, 1.0 / repetition,
+            penalties.presence.contiguous(), penalties.frequency.contiguous(), vocab_size,
         )  # fmt: skip
     if draws.logit_bias is not None:
         bias = draws.logit_bias
-        bias_launch().run((batch,), adjusted, is_adjusted, bias.token_ids, bias.values, bias.cu, vocab_size)
+        bias_launch().run(
+            (batch,), adjusted, is_adjusted, bias.token_ids.contiguous(), bias.values.contiguous(),
+            bias.cu.contiguous(), vocab_size,
+        )  # fmt: skip
     return adjusted

@@ -16,10 +16,12 @@ def sample(draws: Draws) -> Sampled:
     device, vocab_size = draws.logits.device, draws.logits.shape[1]
     inverse_temperatures = (1.0 / draws.temperature).tolist()
     coupled = draws.coupled.tolist()
+    # Compared as float32, which is what a kernel compares.
+    is_greedy = (draws.temperature < GREEDY_BELOW).tolist()
     token_ids, logprobs = [], []
-    for b, temperature in enumerate(draws.temperature.tolist()):
+    for b in range(len(coupled)):
         logits = adjusted_row(draws, b)
-        if temperature < GREEDY_BELOW:
+        if is_greedy[b]:
             scores = logits
             token = _argmax(scores)
         else:

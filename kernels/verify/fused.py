@@ -26,6 +26,9 @@ def verify_chain(chains: Chains) -> Verdict:
     num_rows, vocab_size = target.shape
     batch, num_draft, width = len(chains.temperature), len(chains.draft_token_ids), chains.max_k + 1
     device = target.device
+    # Kernels step through these one by one: a column of a table, or one number expanded, is copied first.
+    draft_token_ids, cu_draft = chains.draft_token_ids.contiguous(), chains.cu_draft.contiguous()
+    temperature, coupled = chains.temperature.contiguous(), chains.coupled.contiguous()
     num_accepted = torch.empty(batch, dtype=torch.int32, device=device)
     token_ids = torch.empty((batch, width), dtype=torch.int64, device=device)
     overlap = torch.empty(num_draft, dtype=torch.float32, device=device)
@@ -40,13 +43,14 @@ def verify_chain(chains: Chains) -> Verdict:
     partial_overlap = torch.empty((num_rows, num_blocks), dtype=torch.float32, device=device)
     scores = torch.empty((2, batch, num_blocks), dtype=torch.float32, device=device)
     resampled = torch.empty((2, batch, num_blocks), dtype=torch.int32, device=device)
-    inverse_temperature = 1.0 / chains.temperature
+    inverse_temperature = 1.0 / temperature
     limits = chains.limits
     thresholds = normalisers  # a pointer that no kernel follows when nothing is filtered
     if limits is not None:
-        thresholds = filters.row_thresholds(target, chains.cu_draft, chains.temperature, inverse_temperature, limits)
+        thresholds = filters.row_thresholds(target, cu_draft, temperature, inverse_temperature, limits)
     target_rows = (target, target.stride(0), thresholds, int(limits is not None))
-    rules = (chains.cu_draft, chains.temperature, inverse_temperature, chains.seeds, chains.positions, chains.coupled)
+    streams = (chains.seeds.contiguous(), chains.positions.contiguous(), coupled)
+    rules = (cu_draft, temperature, inverse_temperature, *streams)
     scales, is_block_rule = normalisers, chains.rule == "block"
     shape = (target.dtype, draft.dtype if has_draft_logits else None)
 
@@ -56,7 +60,7 @@ def verify_chain(chains: Chains) -> Verdict:
     )  # fmt: skip
     logits_launch("accept", *shape).run(
         (batch,), num_accepted, token_ids, token_ids.stride(0), overlap, normalisers, normalisers.stride(0),
-        statistics, best_tokens, *target_rows, chains.draft_token_ids, draft, draft.stride(0), *rules,
+        statistics, best_tokens, *target_rows, draft_token_ids, draft, draft.stride(0), *rules,
         vocab_size, num_blocks, statistics.stride(0), width, int(not is_block_rule),
     )  # fmt: skip
     if is_block_rule:
@@ -64,27 +68,26 @@ def verify_chain(chains: Chains) -> Verdict:
         masses = torch.empty((num_rows, num_blocks), dtype=torch.float32, device=device)
         logits_launch("block_scale", *shape).run(
             (batch,), scales, masses, overlap, normalisers, normalisers.stride(0), statistics, *target_rows,
-            chains.draft_token_ids, draft, draft.stride(0), chains.cu_draft, chains.temperature, inverse_temperature,
-            chains.coupled, vocab_size, num_blocks, statistics.stride(0),
+            draft_token_ids, draft, draft.stride(0), cu_draft, temperature, inverse_temperature, coupled, vocab_size,
+            num_blocks, statistics.stride(0),
         )  # fmt: skip
         if has_draft_logits:
             logits_launch("block_mass", *shape).run(
                 (num_rows, num_blocks), masses, scales, normalisers, normalisers.stride(0), *target_rows, draft,
-                draft.stride(0), chains.cu_draft, chains.temperature, inverse_temperature, chains.coupled, batch,
-                vocab_size, num_blocks,
+                draft.stride(0), cu_draft, temperature, inverse_temperature, coupled, batch, vocab_size, num_blocks,
             )  # fmt: skip
         merge_launch("block_accept", has_draft_logits).run(
-            (batch,), num_accepted, token_ids, token_ids.stride(0), overlap, scales, masses, chains.draft_token_ids,
-            chains.cu_draft, chains.temperature, chains.seeds, chains.positions, chains.coupled, num_blocks,
+            (batch,), num_accepted, token_ids, token_ids.stride(0), overlap, scales, masses, draft_token_ids, cu_draft,
+            temperature, *streams, num_blocks,
         )  # fmt: skip
     logits_launch("resample", *shape).run(
         (num_rows, num_blocks), partial_overlap, scores, resampled, scores.stride(0), num_accepted, scales,
-        int(is_block_rule), normalisers, normalisers.stride(0), *target_rows, chains.draft_token_ids, draft,
+        int(is_block_rule), normalisers, normalisers.stride(0), *target_rows, draft_token_ids, draft,
         draft.stride(0), *rules, batch, vocab_size, num_blocks,
     )  # fmt: skip
     merge_launch("finish", has_draft_logits).run(
         (batch,), token_ids, token_ids.stride(0), overlap, partial_overlap, scores, resampled, scores.stride(0),
-        num_accepted, chains.cu_draft, chains.temperature, chains.coupled, num_blocks,
+        num_accepted, cu_draft, temperature, coupled, num_blocks,
     )  # fmt: skip
     return verdict
 

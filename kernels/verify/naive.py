@@ -51,7 +51,8 @@ def verify_chain(chains: Chains) -> Verdict:
     bounds = chains.cu_draft.tolist()
     draft_token_ids = chains.draft_token_ids.tolist()
     inverse_temperatures = (1.0 / chains.temperature).tolist()
-    temperatures, coupled = chains.temperature.tolist(), chains.coupled.tolist()
+    # Compared as float32, which is what a kernel compares.
+    is_greedy, coupled = (chains.temperature < GREEDY_BELOW).tolist(), chains.coupled.tolist()
     is_unseeded = ~chains.coupled & (chains.temperature >= GREEDY_BELOW)
     uniforms = _acceptance_uniforms(chains).tolist() if bool(is_unseeded.any()) else []
     limits = chains.limits and list(
@@ -70,7 +71,7 @@ def verify_chain(chains: Chains) -> Verdict:
             overlap=overlap[start:end],
             limits=limits[b] if limits else None,
         )
-        if temperatures[b] < GREEDY_BELOW:
+        if is_greedy[b]:
             emitted.append(_walk_greedy(chain))
         elif coupled[b]:
             emitted.append(_walk_coupled(chain))

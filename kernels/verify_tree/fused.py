@@ -69,17 +69,24 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     statistics_of = (statistics, statistics.stride(0))
     tests_of, ends_of = (tests, tests.stride(0)), (ends, ends.stride(0))
     logits = (target, target.stride(0), draft, draft.stride(0))
-    heat = (trees.temperature, 1.0 / trees.temperature)
-    streams = (trees.seeds, trees.positions, trees.coupled)
+    # Kernels step through these one by one: a column of a table, or one number expanded, is copied first.
+    temperature, coupled, cu_nodes = (
+        trees.temperature.contiguous(),
+        trees.coupled.contiguous(),
+        trees.cu_nodes.contiguous(),
+    )
+    heat = (temperature, 1.0 / temperature)
+    streams = (trees.seeds.contiguous(), trees.positions.contiguous(), coupled)
     path = (verdict.num_accepted, verdict.token_ids, verdict.accepted_nodes, verdict.num_examined,
             verdict.accepted_rank)  # fmt: skip
     aligned = vocab_size % 16 == 0 and all(t.data_ptr() % 16 == 0 and t.stride(0) % 16 == 0 for t in (target, draft))
     block = tree_block(trees.limits.nodes)
 
     topology_launch(block).run(
-        (batch, trees.limits.nodes + 1),
-        *places_of, *children_of, verdict.overlap, *path, trees.parents, trees.draft_token_ids, trees.cu_nodes, depth,
-        trees.limits.children,
+        # A program a row, and enough of them to fill a verdict that is wider than the largest tree.
+        (batch, max(trees.limits.nodes, depth) + 1),
+        *places_of, *children_of, verdict.overlap, *path, trees.parents.contiguous(),
+        trees.draft_token_ids.contiguous(), cu_nodes, depth, trees.limits.children,
     )  # fmt: skip
     statistics_launch(target.dtype, has_draft_logits, aligned).run(
         (num_rows, num_blocks),
@@ -89,29 +96,29 @@ def verify_tree(trees: Trees) -> TreeVerdict:
         round_launch(target.dtype, aligned).run(
             (num_rows, num_blocks),
             rounds, scalars, scalars.stride(1), rejected, *statistics_of, *places_of, child_tokens, child_width,
-            *logits, *heat, trees.coupled, vocab_size, num_blocks,
+            *logits, *heat, coupled, vocab_size, num_blocks,
         )  # fmt: skip
     tests_launch(target.dtype, has_draft_logits).run(
         (num_rows,),
         *tests_of, *ends_of, rounds, *statistics_of, *places_of, child_tokens, child_width, *logits, *heat,
-        trees.coupled, vocab_size, num_blocks,
+        coupled, vocab_size, num_blocks,
     )  # fmt: skip
     walk_launch(block).run(
         (batch,),
         *path, verdict.overlap, depth, *tests_of, *places_of, *children_of, statistics[BEST_SCORE.value], best_tokens,
-        trees.cu_nodes, trees.temperature, *streams, num_blocks,
+        cu_nodes, temperature, *streams, num_blocks,
     )  # fmt: skip
     resample_launch(target.dtype, has_draft_logits, aligned).run(
         (batch * (depth + 1), num_blocks),
         before, scores, resampled, scores.stride(0), verdict.num_accepted, verdict.accepted_nodes, depth,
-        verdict.num_examined, *ends_of, *places_of, child_tokens, child_width, *statistics_of, *logits, trees.cu_nodes,
+        verdict.num_examined, *ends_of, *places_of, child_tokens, child_width, *statistics_of, *logits, cu_nodes,
         *heat, *streams, vocab_size, num_blocks,
     )  # fmt: skip
     finish_launch(has_draft_logits).run(
         (batch,),
         verdict.token_ids, verdict.overlap, verdict.num_accepted, verdict.accepted_nodes, depth, verdict.num_examined,
-        *ends_of, before, *places_of, children, child_width, scores, resampled, scores.stride(0), trees.cu_nodes,
-        trees.temperature, trees.coupled, num_blocks,
+        *ends_of, before, *places_of, children, child_width, scores, resampled, scores.stride(0), cu_nodes,
+        temperature, coupled, num_blocks,
     )  # fmt: skip
     return verdict
 

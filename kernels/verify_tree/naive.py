@@ -62,7 +62,8 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     """Walk every tree until no child stands; see `kernels.verify_tree.verify_tree`."""
     device = trees.target_logits.device
     bounds, parents = trees.cu_nodes.tolist(), trees.parents.tolist()
-    token_ids, temperatures = trees.draft_token_ids.tolist(), trees.temperature.tolist()
+    # Compared as float32, which is what a kernel compares.
+    token_ids, is_greedy = trees.draft_token_ids.tolist(), (trees.temperature < GREEDY_BELOW).tolist()
     inverse_temperatures, coupled = (1.0 / trees.temperature).tolist(), trees.coupled.tolist()
     overlap = torch.full((len(token_ids),), torch.nan, dtype=torch.float32, device=device)
     drawn = _acceptance_uniforms(trees)
@@ -78,7 +79,7 @@ def verify_tree(trees: Trees) -> TreeVerdict:
             draft_token_ids=token_ids[start:end],
             children=children,
             inverse_temperature=inverse_temperatures[b],
-            is_greedy=temperatures[b] < GREEDY_BELOW,
+            is_greedy=is_greedy[b],
             is_coupled=coupled[b],
             seed=trees.seeds[b],
             position=trees.positions[b],

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.sample import LogitBias, Purpose, Sampled, count_tokens, sample
-from kernels.verify import verify_chain
+from kernels.sample import LogitBias, Purpose, Sampled, TokenCounts, count_tokens, sample
+from kernels.verify import GREEDY_BELOW, verify_chain
 
 # Row b of a batch has entry b % 8 of each: greedy, seeded and unseeded, filtered or not, penalised or not.
 TEMPERATURES = (1.0, 0.0, 0.7, 1.0, 1.3, 0.0, 0.8, 1.0)
@@ -79,6 +79,29 @@ def build(name: str) -> dict[str, Any]:
     return case
 
 
+def in_columns(case: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, each vector of them a column of a table whose other column holds something else."""
+    return {
+        name: torch.stack([value, value.flip(0)], 1)[:, 0]
+        if isinstance(value, torch.Tensor) and value.ndim == 1
+        else type(value)(*in_columns({field: getattr(value, field) for field in type(value).__slots__}).values())
+        if isinstance(value, TokenCounts | LogitBias)
+        else value
+        for name, value in case.items()
+    }
+
+
+def edge_of_greedy() -> dict[str, Any]:
+    """Rows at the very temperature under which a row is greedy, which float32 cannot hold, and just below it."""
+    temperature = torch.tensor([GREEDY_BELOW, GREEDY_BELOW * (1 - 1e-6)])
+    return {
+        "logits": torch.tensor([[2.0, 2.0, 1.0]]).expand(2, 3),
+        "temperature": temperature,
+        "seeds": torch.tensor([1, 1]),
+        "positions": torch.tensor([5, 5]),
+    }
+
+
 def run_interpreted(output: str) -> None:
     """Run all cases on the fused backend; fresh memory holds garbage, so that a forgotten write is seen."""
     from kernels.filters.launches import launches as filter_launches
@@ -108,6 +131,9 @@ def run_interpreted(output: str) -> None:
         outcome[name] = (sampled.token_ids, sampled.logprobs)
     drafted = sample(**cases["7"], purpose=Purpose.DRAFT, backend="fused")
     outcome["draft"] = (drafted.token_ids, drafted.logprobs)
+    for name, case in {"in-columns": in_columns(cases["7-everything"]), "edge": edge_of_greedy()}.items():
+        sampled = sample(**case, backend="fused")
+        outcome[name] = (sampled.token_ids, sampled.logprobs)
     torch.save(outcome | {"unlisted": unlisted}, output)
 
 
@@ -154,6 +180,19 @@ def test_fused_draws_a_drafters_own_stream(outcomes: dict[str, Any]) -> None:
     drafted = sample(**build("7"), purpose=Purpose.DRAFT, backend="naive").token_ids
     assert outcomes["draft"][0].tolist() == drafted.tolist()
     assert outcomes["draft"][0].tolist() != outcomes["7"][0].tolist()
+
+
+def test_arguments_that_are_columns_of_a_table_are_read_as_they_stand(outcomes: dict[str, Any]) -> None:
+    for given, in_column in zip(outcomes["7-everything"], outcomes["in-columns"], strict=True):
+        assert torch.equal(in_column, given)
+
+
+def test_a_row_is_greedy_by_the_same_float32_comparison(outcomes: dict[str, Any]) -> None:
+    expected = sample(**edge_of_greedy(), backend="naive")
+    assert outcomes["edge"][0].tolist() == expected.token_ids.tolist()
+    torch.testing.assert_close(outcomes["edge"][1], expected.logprobs, rtol=0.0, atol=2e-5)
+    # Half of the mass where it is sampled, more than a tenth elsewhere where temperature 1 is what is told.
+    assert expected.logprobs[0] > expected.logprobs[1] + 0.1
 
 
 def test_filters_penalties_and_biases_each_change_what_is_taken(samples: dict[str, Sampled]) -> None:

@@ -77,6 +77,7 @@ CASES = {
     "49152-block": Case(49152, (5, 12), rule="block"),
     "262144-bf16": Case(262144, (3, 5, 6), BF16, BF16),
 }
+IN_COLUMNS = ("7-filters", "7-block-ngram-filters")
 STREAMS = (torch.tensor([1, -2, 2**62]), torch.tensor([0, 5, 2**33 + 1]))
 NOISE_SIZES = (7, 5000)
 NUM_TEXTS = 48
@@ -140,6 +141,16 @@ def build(name: str) -> dict[str, Any]:
     }
 
 
+def in_columns(case: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, each vector of them a column of a table whose other column holds something else."""
+    return {
+        name: torch.stack([value, value.flip(0)], 1)[:, 0]
+        if isinstance(value, torch.Tensor) and value.ndim == 1
+        else value
+        for name, value in case.items()
+    }
+
+
 def decode_texts(rule: Rule, backend: Backend) -> torch.Tensor:
     """Whole texts of the small Markov model, drafted two tokens at a time."""
     decode = runpy.run_path(str(Path(__file__).with_name("test_naive.py")))["decode"]
@@ -174,6 +185,9 @@ def run_interpreted(output: str) -> None:
     for name, case in cases.items():
         verdict = verify_chain(**case, backend="fused")
         outcome[name] = (verdict.num_accepted, verdict.token_ids, verdict.overlap)
+    for name in IN_COLUMNS:
+        verdict = verify_chain(**in_columns(cases[name]), backend="fused")
+        outcome[f"{name}-in-columns"] = (verdict.num_accepted, verdict.token_ids, verdict.overlap)
     for size in NOISE_SIZES:
         outcome[f"noise-{size}"] = gumbel_noise(*STREAMS, size, backend="fused")
     outcome["unlisted"] = list(unlisted)
@@ -223,6 +237,12 @@ def test_fused_measures_the_same_overlap(name: str, outcomes: dict[str, Any], ve
 def test_fused_draws_the_same_noise(size: int, outcomes: dict[str, Any]) -> None:
     expected = gumbel_noise(*STREAMS, size, backend="naive")
     torch.testing.assert_close(outcomes[f"noise-{size}"], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", IN_COLUMNS)
+def test_arguments_that_are_columns_of_a_table_are_read_as_they_stand(name: str, outcomes: dict[str, Any]) -> None:
+    for given, in_column in zip(outcomes[name], outcomes[f"{name}-in-columns"], strict=True):
+        torch.testing.assert_close(in_column, given, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def test_the_cases_reach_every_kind_of_ending(verdicts: dict[str, Verdict]) -> None:

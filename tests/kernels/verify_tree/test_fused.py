@@ -41,6 +41,8 @@ CASES: dict[str, tuple[int, tuple[tuple[int, ...], ...], torch.dtype, bool, floa
     "49152-deterministic": (49152, ((-1, -1, 0), (), (-1, -1, 1)), torch.float32, False, 1.0, 49152),
     "262144-bf16": (262144, ((-1, -1),), torch.bfloat16, True, 1.0, 262144),
 }
+WIDE_LIMITS = {"max_depth": 14, "max_children": 6, "max_nodes": 10}
+"""Deeper than the largest tree has nodes."""
 FIELDS = tuple(field.name for field in dataclasses.fields(TreeVerdict))
 INTEGERS = tuple(name for name in FIELDS if name != "overlap")
 # The law is enumerated over all draws of three children of one root.
@@ -99,6 +101,16 @@ def build(name: str) -> dict[str, Any]:
     }
 
 
+def in_columns(case: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, each vector of them a column of a table whose other column holds something else."""
+    return {
+        name: torch.stack([value, value.flip(0)], 1)[:, 0]
+        if isinstance(value, torch.Tensor) and value.ndim == 1
+        else value
+        for name, value in case.items()
+    }
+
+
 def build_law() -> dict[str, Any]:
     """Each order of three children of four tokens, for both drafters."""
     batch = 2 * len(ORDERS)
@@ -150,7 +162,9 @@ def run_interpreted(output: str) -> None:
             outcome["tests"], outcome["ends"] = named["test_ptr"].clone(), named["end_ptr"].clone()
 
     outcome: dict[str, Any] = {}
-    cases = {name: build(name) for name in CASES} | {"law": build_law()}
+    cases = {name: build(name) for name in CASES}
+    # The law comes last: `recorded` keeps the tests of the last launch.
+    cases |= {"in-columns": in_columns(cases["7"]), "wide": cases["7"] | WIDE_LIMITS, "law": build_law()}
     torch.empty = poisoned
     Launch.run = recorded  # type: ignore[method-assign]
     warnings.simplefilter("error")
@@ -188,6 +202,18 @@ def test_fused_takes_the_same_path(name: str, outcomes: dict[str, Any], verdicts
 @pytest.mark.parametrize("name", CASES)
 def test_fused_measures_the_same_overlap(name: str, outcomes: dict[str, Any], verdicts: dict[str, TreeVerdict]) -> None:
     torch.testing.assert_close(outcomes[name]["overlap"], verdicts[name].overlap, rtol=0.0, atol=1e-4, equal_nan=True)
+
+
+def test_arguments_that_are_columns_of_a_table_are_read_as_they_stand(outcomes: dict[str, Any]) -> None:
+    for field in FIELDS:
+        given, in_column = outcomes["7"][field], outcomes["in-columns"][field]
+        torch.testing.assert_close(in_column, given, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def test_a_verdict_wider_than_any_tree_is_filled_to_its_end(outcomes: dict[str, Any]) -> None:
+    expected = verify_tree(**build("7"), **WIDE_LIMITS, backend="naive")
+    for field in INTEGERS:
+        assert outcomes["wide"][field].tolist() == getattr(expected, field).tolist(), field
 
 
 def probability_of(draft: torch.Tensor, order: tuple[int, ...]) -> float:
