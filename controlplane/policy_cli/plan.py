@@ -197,7 +197,12 @@ def _ms(seconds: float | None) -> float | None:
 
 def _from_to(before: float, after: Interval | float | None, unit: str) -> str:
     if after is None:
-        return f"{before:,.4g} {unit}"
+        return f"{_digits(before)} {unit}"
     if isinstance(after, float):
-        return f"{before:,.4g} -> {after:,.4g} {unit}"
-    return f"{before:,.4g} -> {after.mid:,.4g} ({after.low:,.4g} to {after.high:,.4g}) {unit}"
+        return f"{_digits(before)} -> {_digits(after)} {unit}"
+    return f"{_digits(before)} -> {_digits(after.mid)} ({_digits(after.low)} to {_digits(after.high)}) {unit}"
+
+
+def _digits(value: float) -> str:
+    """Four digits or all before the point: 12.93, 26,774."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

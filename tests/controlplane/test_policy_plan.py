@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -204,6 +205,8 @@ def test_the_text_reads_like_a_plan(plan: Planner) -> None:
     assert (code, lines[2], lines[3]) == (0, "~ code: 59 requests", "    speculation.start: 4 -> 1")
     assert any(line.startswith("    K after        1: 100%") for line in lines)
     assert any("USD" in line for line in lines)
+    joules = next(line for line in lines if line.endswith(" J"))
+    assert re.search(r"per 1M tokens  \d{1,3},\d{3} -> \d{1,3},\d{3} \(", joules)  # 26,774, not 2.677e+04
 
 
 def test_the_present_policy_can_be_a_file(plan: Planner, tmp_path: Path) -> None:
