@@ -451,4 +451,6 @@ class Controller:
 
 
 def _says(plan: Plan) -> tuple[object, ...]:
-    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch, plan.staged)
+    staged = plan.staged
+    tried = None if staged is None else (staged.workers, staged.k, staged.fallback, staged.policy_revision)
+    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch, tried)

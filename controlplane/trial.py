@@ -40,6 +40,10 @@ class Trial:
             k=self.state.k_by_load(),
             fallback={cohort.name: cohort.speculation.fallback for cohort in candidate.cohorts},
             policy_revision=candidate.revision,
+            survival=self.state.survival(),
+            price=self.state.price(),
+            depth=self.state.depth(),
+            probing=self.state.probing(),
         )
 
     def split(self, windows: Sequence[WorkerWindow]) -> tuple[list[WorkerWindow], list[WorkerWindow]]:

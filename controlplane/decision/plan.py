@@ -14,12 +14,19 @@ KillSwitch = Literal["off", "fallback", "zero"]
 
 @dataclass(frozen=True, slots=True)
 class StagedPlan:
-    """What the named workers obey in place of the rest of the plan while another policy is tried on them."""
+    """What the named workers obey in place of the rest of the plan while another policy is tried on them.
+
+    All but workers as in Plan.
+    """
 
     workers: tuple[str, ...]
     k: Mapping[str, tuple[int, ...]]
     fallback: Mapping[str, int]
     policy_revision: str
+    survival: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    price: tuple[float, ...] = ()
+    depth: tuple[int, ...] = ()
+    probing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +77,30 @@ class Plan:
         """K for a sequence of `cohort` beside `running` sequences on `worker`; an unknown cohort gets 0."""
         if self.kill_switch == "zero" or drafter in self.blocked_drafters:
             return 0
-        staged = self.staged if self.staged is not None and worker in self.staged.workers else None
-        k, fallback = (self.k, self.fallback) if staged is None else (staged.k, staged.fallback)
+        told = self.staged if self.staged is not None and worker in self.staged.workers else self
         if self.kill_switch == "fallback" or self.is_expired(now):
-            return fallback.get(cohort, 0)
-        by_load = k.get(cohort)
+            return told.fallback.get(cohort, 0)
+        by_load = told.k.get(cohort)
         if by_load is None:
-            return fallback.get(cohort, 0)
-        planned = by_load[load_bucket(running)]
-        return planned if staged is not None else self.affordable(cohort, planned, running)
+            return told.fallback.get(cohort, 0)
+        return affordable(told, cohort, by_load[load_bucket(running)], running)
 
-    def affordable(self, cohort: str, k: int, running: int) -> int:
-        """At most `k`: the draft positions of `cohort` that pay beside `running` sequences."""
-        survival = self.survival.get(cohort)
-        if not survival or not self.price or self.probing.get(cohort) == load_bucket(running):
-            return k
-        price, depth = self.price_at(running)
-        return next((j for j, chance in enumerate(survival[:k]) if chance < price or j >= depth), k)
 
-    def price_at(self, running: int) -> tuple[float, int]:
-        """The price of a position beside `running` sequences, linear between PRICE_LOADS, and the nearest depth."""
-        high = min(bisect_left(PRICE_LOADS, running), len(PRICE_LOADS) - 1)
-        low = max(high - 1, 0)
-        if not high or running >= PRICE_LOADS[high]:
-            return self.price[high], self.depth[high]
-        share = (running - PRICE_LOADS[low]) / (PRICE_LOADS[high] - PRICE_LOADS[low])
-        price = self.price[low] + share * (self.price[high] - self.price[low])
-        return price, self.depth[low if share < 0.5 else high]
+def affordable(told: Plan | StagedPlan, cohort: str, k: int, running: int) -> int:
+    """At most `k`: the draft positions of `cohort` that pay beside `running` sequences."""
+    survival = told.survival.get(cohort)
+    if not survival or not told.price or told.probing.get(cohort) == load_bucket(running):
+        return k
+    price, depth = price_at(told, running)
+    return next((j for j, chance in enumerate(survival[:k]) if chance < price or j >= depth), k)
+
+
+def price_at(told: Plan | StagedPlan, running: int) -> tuple[float, int]:
+    """The price of a position beside `running` sequences, linear between PRICE_LOADS, and the nearest depth."""
+    high = min(bisect_left(PRICE_LOADS, running), len(PRICE_LOADS) - 1)
+    low = max(high - 1, 0)
+    if not high or running >= PRICE_LOADS[high]:
+        return told.price[high], told.depth[high]
+    share = (running - PRICE_LOADS[low]) / (PRICE_LOADS[high] - PRICE_LOADS[low])
+    price = told.price[low] + share * (told.price[high] - told.price[low])
+    return price, told.depth[low if share < 0.5 else high]

@@ -14,7 +14,17 @@ from controlplane.decision.decide import Decision
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.rollout import Rollout, RolloutError, StageOrder
-from controlplane.telemetry import CohortWindow, LatencyHistogram, Report, StepCell, StepCount, WindowId, WorkerWindow
+from controlplane.telemetry import (
+    PRICE_LOADS,
+    CohortWindow,
+    LatencyHistogram,
+    ProfileCell,
+    Report,
+    StepCell,
+    StepCount,
+    WindowId,
+    WorkerWindow,
+)
 
 T0 = 1_790_000_000.0
 WORKERS = ("a", "b", "c", "d")
@@ -224,6 +234,22 @@ def test_a_journal_that_fails_does_not_stop_a_trial() -> None:
     system.run(300, until=over(system))
     assert system.controller.policy == NEW
     assert system.controller.journal_failures >= 2
+
+
+def test_a_ragged_candidate_is_tried_with_its_prices() -> None:
+    text = OLD.text.replace("tuner: fixed", "tuner: goodput, slots: ragged")
+    assert text != OLD.text
+    system = System(better)
+    stage(system, REPLICAS, parse_policy(text))
+    profile = tuple(ProfileCell(n, k, 64, 0.02 + 0.001 * k, 0.001 * k) for n in (1, 8) for k in (0, 2, 4))
+    window = system._worker("a", (system._window("a", OLD.cohorts[0].name),))
+    for i, worker in enumerate(WORKERS):
+        system.controller.observe(Report(replace(window, id=WindowId(worker, 2, i), profile=profile)))
+    plan = system.controller.tick(system.now)
+    assert plan.staged is not None
+    assert (plan.price, len(plan.staged.price), set(plan.staged.survival)) == ((), len(PRICE_LOADS), set(plan.k))
+    version = plan.version
+    assert system.controller.tick(system.now + 1).version == version  # another price is no other K
 
 
 def test_the_trial_of_a_worker_that_left_goes_on_with_another() -> None:

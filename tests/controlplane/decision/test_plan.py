@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.decision.plan import Plan, StagedPlan
+from controlplane.decision.plan import Plan, StagedPlan, price_at
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K, PRICE_LOADS
 
 LOADS = len(PRICE_LOADS)
@@ -73,6 +73,13 @@ def test_the_kill_switch_holds_for_the_workers_that_try_a_policy() -> None:
     assert replace(STAGED, kill_switch="zero").k_for("code", 1, NOW, worker="w1") == 0
 
 
+def test_the_workers_that_try_a_policy_drop_what_does_not_pay_under_it() -> None:
+    """Else they would be compared by a policy that nobody will ever run."""
+    staged = replace(STAGED.staged, survival={"code": (0.9, 0.1)}, price=(0.5,) * LOADS, depth=(MAX_K,) * LOADS)  # type: ignore[type-var]
+    plan = replace(STAGED, staged=staged)
+    assert (plan.k_for("code", 1, NOW, worker="w1"), plan.k_for("code", 1, NOW, worker="w2")) == (1, 3)
+
+
 # Prices
 
 
@@ -97,13 +104,13 @@ def test_a_probe_drafts_whatever_the_price() -> None:
 @pytest.mark.parametrize(("running", "price"), [(0, 0.2), (1, 0.2), (4, 0.4), (5, 0.5), (6, 0.6), (7, 0.6), (300, 0.6)])
 def test_the_price_is_linear_between_its_loads(running: int, price: float) -> None:
     plan = replace(PRICED, price=(0.2, 0.2, 0.2, 0.4, *(0.6,) * (LOADS - 4)))
-    assert plan.price_at(running)[0] == pytest.approx(price)
+    assert price_at(plan, running)[0] == pytest.approx(price)
 
 
 @pytest.mark.parametrize(("running", "depth"), [(12, 3), (13, 3), (14, 6), (15, 6), (16, 6)])
 def test_the_depth_is_that_of_the_nearest_load(running: int, depth: int) -> None:
     depths = [3 if load <= 12 else 6 for load in PRICE_LOADS]
-    assert replace(PRICED, depth=tuple(depths)).price_at(running)[1] == depth
+    assert price_at(replace(PRICED, depth=tuple(depths)), running)[1] == depth
 
 
 @pytest.mark.parametrize(

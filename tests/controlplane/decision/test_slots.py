@@ -64,7 +64,7 @@ def goodput_of(times: StepTimes, load: int, depths: tuple[int, ...], share: Floa
 
 
 def obeyed(prices: Prices, load: int, outlook: Outlook, top: int) -> tuple[int, ...]:
-    """The depth that every cohort drafts to under the price, as Plan.affordable reads it."""
+    """The depth that every cohort drafts to under the price, as plan.affordable reads it."""
     chance = slots.worth(outlook)
     return tuple(
         next((j for j in range(top) if chance[c, j] < prices.price[load] or j >= prices.depth[load]), top)
