@@ -23,7 +23,7 @@ class CellStates:
     pass or last, and raises that were taken back. passed_at: last probe that passed. before_k: K before the last raise,
     -1 where there is none to take back. tokens, tokens_squared, steps: measured since the last change, emitted per
     sequence and step; speed_time: the same steps' seconds, over those of a step at K = 0 beside as many sequences.
-    ran_s: seconds that the cell was active since its last probe.
+    ran_s: seconds that the cell was active since its last probe. reverted_at: when a raise was last taken back.
     before_speed, before_sd: what that came to before the last raise, and its standard deviation; NaN for unknown.
     """
 
@@ -41,6 +41,7 @@ class CellStates:
     before_speed: Floats
     before_sd: Floats
     ran_s: Floats
+    reverted_at: Floats
 
     @classmethod
     def fresh(cls, cohorts: int) -> CellStates:
@@ -51,6 +52,7 @@ class CellStates:
             k=none, changed_at=never, waits_from=never, decided_at=never, failures=np.zeros(shape, np.int64),
             passed_at=never, before_k=none, tokens=zero, tokens_squared=zero, steps=zero, speed_time=zero,
             before_speed=unknown, before_sd=unknown, ran_s=zero,
+            reverted_at=never,
         )  # fmt: skip
 
     def wait_s(self, probe_every_s: Floats) -> Floats:

@@ -269,7 +269,10 @@ def _plain_seconds(latency: Floats, times: StepTimes | None) -> Floats:
     bucket = np.searchsorted(LOAD_BUCKETS, latency[:, 0]).clip(0, BUCKETS - 1)
     steps = np.bincount(bucket, latency[:, 2], BUCKETS)
     mean = np.bincount(bucket, latency[:, 0] * latency[:, 2], BUCKETS) / np.maximum(steps, 1e-12)
-    return times.profiled(np.where(steps > 0, mean, LOAD_BUCKETS), np.zeros(BUCKETS))
+    beside = np.where(steps > 0, mean, LOAD_BUCKETS)
+    context = np.bincount(bucket, latency[:, 4], BUCKETS) / np.maximum(steps, 1e-12)
+    beyond = np.where(context > 0, np.maximum(context - times.context * beside, 0.0), 0.0)
+    return times.profiled(beside, np.zeros(BUCKETS)) + times.context_s * beyond
 
 
 def _probed(state: DecisionState, seen: Observation) -> Probes:

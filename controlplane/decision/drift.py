@@ -15,7 +15,7 @@ import numpy as np
 from controlplane.decision.estimate import SPREAD_LEAST, SPREAD_MOST, Estimate
 from controlplane.decision.observation import Evidence, Flags, Floats
 
-KEPT = 0.005
+KEPT = 0.02
 """Share of the evidence that survives an alarm: enough to lean on, too little to argue with."""
 
 _SLACK, _ALARM, _LIMIT = 0.5, 6.0, 4.0

@@ -111,6 +111,7 @@ class _Ruled:
         self.k, self.changed_at = cells.k.copy(), cells.changed_at.copy()
         self.waits_from, self.failures = cells.waits_from.copy(), cells.failures.copy()
         self.passed_at, self.before_k = cells.passed_at.copy(), cells.before_k.copy()
+        self.reverted_at = cells.reverted_at.copy()
 
     def decide(self, reason: Reason, where: Flags) -> Flags:
         """Close the open cells among `where` for `reason`, and say which they were."""
@@ -162,7 +163,10 @@ def rule(
     probes = _rest_or_probe(ruled, table, wish, cells, probes, seen, now)
     held = now - cells.changed_at < table.hold_s[:, None]
     is_free = ~held | (seen.drift_at[:, None] > cells.changed_at) | (cells.decided_at == -np.inf)
-    ruled.decide(Reason.HOLDING, ~is_free)
+    # What was taken back is not tried again before a probe would be, unless other text came.
+    is_barred = now - cells.reverted_at < cells.wait_s(table.probe_every_s)
+    is_barred &= (wish.k > ruled.k) & (seen.drift_at[:, None] <= cells.reverted_at)
+    ruled.decide(Reason.HOLDING, ~is_free | is_barred)
     ruled.decide(Reason.WITHIN_TOLERANCE, wish.gain <= table.tolerance[:, None])
     _move(ruled, table, wish, cells, seen, now)
     has_moved: Flags = np.asarray((here_probed & (ruled.k != cells.k)).any(axis=1))
@@ -276,6 +280,7 @@ def _revert(ruled: _Ruled, cells: CellStates, seen: Circumstances, now: float) -
     ruled.move(taken, cells.before_k)
     ruled.before_k[taken] = -1
     ruled.failures[taken] += 1
+    ruled.reverted_at[taken] = now
 
 
 def _slo(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen: Circumstances, now: float) -> None:
@@ -305,6 +310,7 @@ def _rest_or_probe(
     last_seen = seen.seen_at[cohorts[:, None], np.minimum(ruled.k, seen.seen_at.shape[1] - 1)]
     # Evidence from another load, or from shadow drafts, is as good as a probe's: the wait is from the later of both.
     is_due = now - np.maximum(cells.waits_from, last_seen) >= cells.wait_s(table.probe_every_s)
+    is_due &= np.isnan(seen.over_slo_since)[:, None]
     wants = ruled.open & agrees & wish.is_blocked & (above > 0) & seen.is_active & is_due
     wants &= ~probes.is_active[:, None] & (now - cells.changed_at >= table.hold_s[:, None])
     # A load that hardly ever runs cannot pay for a probe, and learns from the others.
@@ -366,6 +372,7 @@ def _after(cells: CellStates, ruled: _Ruled, is_looked_at: Flags, seen: Circumst
         decided_at=np.where(is_looked_at, now, cells.decided_at),
         failures=ruled.failures,
         passed_at=ruled.passed_at,
+        reverted_at=ruled.reverted_at,
         ran_s=np.where(is_probe_over, 0.0, seen.ran_s),
         before_k=ruled.before_k,
         tokens=np.where(moved, 0.0, cells.tokens),

@@ -66,6 +66,9 @@ def _why(state: DecisionState, situation: Situation, wish: Wish, c: int, b: int,
             return "no draft was examined"
         case Reason.HOLDING:
             towards = f", then towards {wish.k[c, b]}" if wish.k[c, b] != cells.k[c, b] else ""
+            if now - cells.changed_at[c, b] >= guard.hold_s:
+                again = cells.reverted_at[c, b] + cells.wait_s(table.probe_every_s)[c, b] - now
+                return f"a raise was taken back {now - cells.reverted_at[c, b]:.0f} s ago, tried again in {again:.0f} s"
             return f"changed {now - cells.changed_at[c, b]:.1f} s ago, hold {guard.hold_s:g} s{towards}"
         case Reason.WITHIN_TOLERANCE:
             return f"{evidence}; within the tolerance of {100 * guard.tolerance:g} %"
