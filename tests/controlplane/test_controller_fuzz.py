@@ -2,13 +2,15 @@
 
 Policies of every tuner, objective and kind of slots; windows that are odd, late, early, doubled, of unknown cohorts, of
 other drafters and devices; step times of nothing and of hours; profiles with holes; clocks that jump; kill switches,
-other policies and restarts in between. Every array of a state is made read-only as soon as it is returned.
+other policies, trials of policies, alerts and restarts in between. Every array of a state is made read-only as soon as
+it is returned.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from itertools import count
 from math import inf, isfinite, nan
@@ -17,11 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controlplane.alerts import CanaryCheck
 from controlplane.controller import Controller
 from controlplane.decision.decide import Decision, Rates
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
 from controlplane.replay import KeptDecisions
+from controlplane.rollout import RolloutError, StageOrder
 from controlplane.step_columns import StepColumns
 from controlplane.telemetry import (
     LATENCY_BOUNDS_S,
@@ -178,6 +182,20 @@ def orders(rng: random.Random, ticks: int, is_calm: bool, last: Callable[[], Pla
             yield "bad", world.spoiled(replace(windows[0], id=WindowId("bad", 1, next(world.sequence)))), now
         if rng.random() < seldom:
             yield "policy", some_policy(rng), now
+        if rng.random() < seldom:
+            order = StageOrder(0.5, rng.choice(("cohorts", "replicas")), min_windows=30, max_s=200.0)
+            yield "trial", (some_policy(rng), order), now
+        if rng.random() < seldom:
+            yield "abort", None, now
+        if rng.random() < seldom:
+            wrong = rng.choice((0, 1, 4, 7))
+            yield (
+                "canary",
+                CanaryCheck("r", "w1", "code", "ngram@1", now, "greedy", 4, 0, wrong, 9.0, 1.0, 0, 9, 0.1),
+                now,
+            )
+        if rng.random() < 4 * seldom:
+            yield "clear", None, now
         if rng.random() < (0.3 if killed else seldom):
             killed = not killed
             yield "kill", rng.choice(("zero", "fallback")) if killed else "off", now
@@ -203,6 +221,19 @@ class Run:
         if kind in ("windows", "bad"):
             for window in value if kind == "windows" else [value]:
                 c.observe(Report(window))
+        elif kind == "canary":
+            window = Hostile(random.Random(0), is_calm=True).window(c.plan, now)
+            named = replace(window, id=WindowId("canary", 1, len(self.plans)))
+            c.observe(Report(named, canary=(value,)))
+        elif kind == "clear":
+            for name in list(c.alerts.active):
+                c.clear_alert(name, by="a", why="b", now=now)
+        elif kind in ("trial", "abort"):
+            with suppress(RolloutError):  # nothing differs, one is under way, or none is
+                if kind == "trial":
+                    c.apply_policy(value[0], by="a", why="b", now=now, rollout=value[1])
+                else:
+                    c.abort_rollout(by="a", why="b", now=now)
         elif kind == "policy":
             c.apply_policy(value, by="a", why="b", now=now)
         elif kind == "kill":
@@ -229,22 +260,28 @@ def frozen(value: Any) -> None:
 
 
 def check(run: Run, loads: tuple[int, ...]) -> None:
-    plan, policy = run.controller.plan, run.controller.policy
-    assert all(isfinite(price) and price >= 0 for price in plan.price)
-    assert len(plan.price) == len(plan.depth)
-    assert len(plan.price) in (0, len(PRICE_LOADS))
-    assert all(0 <= chance <= 1 for by_depth in plan.survival.values() for chance in by_depth)
+    plan = run.controller.plan
+    is_trying = plan.staged is not None and "w0" in plan.staged.workers
+    rollout = run.controller.rollout
+    cohorts = rollout.candidate.cohorts if is_trying and rollout else run.controller.state.table.cohorts
+    for told in (plan, plan.staged):
+        if told is not None:
+            assert all(isfinite(price) and price >= 0 for price in told.price)
+            assert len(told.price) == len(told.depth)
+            assert len(told.price) in (0, len(PRICE_LOADS))
+            assert all(0 <= chance <= 1 for by_depth in told.survival.values() for chance in by_depth)
+    told = plan.staged if plan.staged is not None and is_trying else plan
     run.worker.accept(plan)
     run.worker.plan = plan  # a jumped clock may have made it refuse this one
     table = run.worker._held.alive
-    for cohort in policy.cohorts:
+    for cohort in cohorts:
         ladder = cohort.speculation.ladder
-        assert set(plan.k[cohort.name]) <= set(ladder)
+        assert set(told.k[cohort.name]) <= set(ladder)
         for running in loads:
             k = table[running][cohort.name]
-            ceiling = plan.k[cohort.name][load_bucket(running)]
+            ceiling = told.k[cohort.name][load_bucket(running)]
             allowed = {"off": range(ceiling + 1), "zero": (0,), "fallback": (cohort.speculation.fallback,)}
-            assert k in allowed[plan.kill_switch]
+            assert k in ((0,) if plan.blocked_drafters else allowed[plan.kill_switch])
     for decision in run.kept.decisions:
         assert all(isfinite(chance) and 0 <= chance <= 1 for chance in decision.accept_at)
         assert "nan" not in decision.sentence
