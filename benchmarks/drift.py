@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -26,7 +26,7 @@ import typer
 
 from benchmarks.decode import machine
 from benchmarks.decode_figures import append_lines, rotated
-from benchmarks.drift_arms import Arm
+from benchmarks.drift_arms import START_AT, Arm
 from benchmarks.drift_figures import WHOLE, Turn, aims, differences, rows_of
 from benchmarks.drift_trace import ONE_COHORT, TEMPERATURE, Phase, Texts, phases, requests_of
 from controlplane.policy import Policy, parse_policy
@@ -35,6 +35,7 @@ from controlplane.settings import Settings, load_settings
 RESULTS = Path(__file__).with_name("drift.csv")
 LADDER = (0, 1, 2, 4, 8)
 FIXED = tuple(f"K={k}" for k in LADDER)
+GOODPUT = ("adaptive",)
 ADAPTIVE = {"adaptive": "tuner: goodput, slots: ragged", "threshold": "tuner: threshold, acceptance_floor: 50%"}
 
 
@@ -49,22 +50,21 @@ def policy_of(cohorts: Sequence[str], speculation: str) -> Policy:
 
 
 def build_arms(names: Sequence[str], settings: Settings, cohorts: Sequence[str]) -> list[Arm]:
-    """One engine each; the adaptive ones have their step times measured."""
+    """One engine each; that of a controller which asks what a step costs has its step times measured."""
     arms = []
     for name in names:
         speculation = ADAPTIVE.get(name, ADAPTIVE["adaptive"])
         k = None if name in ADAPTIVE else int(name.removeprefix("K="))
         arms.append(Arm(name, settings, policy_of(cohorts, speculation), k))
     for arm in arms:
-        if arm.controller is not None:
+        if arm.name in GOODPUT:
             arm.measure_profile()
     return arms
 
 
 def measure(arms: Sequence[Arm], trace: Sequence[Phase], texts: Texts, rounds: int, **how: Any) -> list[Turn]:
     """Every arm through every phase of every round, by turns. how: turn_s, max_tokens, one_cohort."""
-    turns = []
-    by_name = {arm.name: arm for arm in arms}
+    turns: list[Turn] = []
     order = count()
     # Uncounted: the first steps of an engine allocate and warm up.
     for arm in arms:
@@ -72,16 +72,31 @@ def measure(arms: Sequence[Arm], trace: Sequence[Phase], texts: Texts, rounds: i
         while not arm.turn(how["turn_s"]):
             pass
         arm.phase_run()
-    for round in range(rounds):
-        for at, phase in enumerate(trace):
-            for arm in arms:
-                arm.begin(_requests(at, phase, round, texts, how["max_tokens"], how["one_cohort"]), phase.load)
-            waiting = [arm.name for arm in arms]
-            while waiting:
-                waiting = [n for n in rotated(waiting, next(order)) if not by_name[n].turn(how["turn_s"])]
-            turns += [Turn(arm.name, at, phase.name, round, arm.phase_run()) for arm in arms]
-            said = "  ".join(f"{t.arm} {_speed(t):.1f}" for t in turns[-len(arms) :])
-            print(f"round {round}, {phase.name}: {said} tokens/s", file=sys.stderr, flush=True)
+    try:
+        for round, at in product(range(rounds), range(len(trace))):
+            turns += _through(arms, at, trace[at], round, texts, order, **how)
+    except KeyboardInterrupt:
+        whole = len(turns) // (len(arms) * len(trace)) * len(arms) * len(trace)
+        if not whole:
+            raise
+        print(f"interrupted: {whole // (len(arms) * len(trace))} whole rounds are reported", file=sys.stderr)
+        turns = turns[:whole]
+    return turns
+
+
+def _through(
+    arms: Sequence[Arm], at: int, phase: Phase, round: int, texts: Texts, order: Iterator[int], **how: Any
+) -> list[Turn]:
+    """All arms through one phase."""
+    by_name = {arm.name: arm for arm in arms}
+    for arm in arms:
+        arm.begin(_requests(at, phase, round, texts, how["max_tokens"], how["one_cohort"]), phase.load)
+    waiting = list(by_name)
+    while waiting:
+        waiting = [name for name in rotated(waiting, next(order)) if not by_name[name].turn(how["turn_s"])]
+    turns = [Turn(arm.name, at, phase.name, round, arm.phase_run()) for arm in arms]
+    said = "  ".join(f"{turn.arm} {_speed(turn):.1f}" for turn in turns)
+    print(f"round {round}, {phase.name}: {said} tokens/s", file=sys.stderr, flush=True)
     return turns
 
 
@@ -94,18 +109,14 @@ def _speed(turn: Turn) -> float:
     return sum(len(t) for t in turn.run.tokens.values()) / turn.run.seconds
 
 
-def timeline(arm: Arm, turns: Sequence[Turn]) -> list[dict[str, Any]]:
+def timeline(arm: Arm) -> list[dict[str, Any]]:
     """What an adaptive arm did: planned K by window of a second, and its decisions, by seconds of its own clock."""
-    ends, at = [], 0.0
-    for turn in (t for t in turns if t.arm == arm.name):
-        at += turn.run.seconds
-        ends.append((at, turn))
     out: list[dict[str, Any]] = [
         {"s": round(s, 1), "mean_k": round(sum(k * n for k, n in by_k.items()) / sum(by_k.values()), 2)}
         for s, by_k in arm.windows
     ]
     out += [
-        {"s": round(d.at - 1_800_000_000.0, 1), "cohort": d.cohort, "load_bucket": d.load_bucket,
+        {"s": round(d.at - START_AT, 1), "cohort": d.cohort, "load_bucket": d.load_bucket,
          "old_k": d.old_k, "new_k": d.new_k, "reason": d.reason.value, "why": d.sentence}
         for d in arm.journal.decisions
         if d.old_k != d.new_k
@@ -119,6 +130,7 @@ def main(
     scale: Annotated[float, typer.Option(min=0.01, help="Of the number of requests of each phase.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens per completion, at most.")] = 160,
     turn_s: Annotated[float, typer.Option(min=0.2, help="Seconds of an arm's turn.")] = 3.0,
+    profile_s: Annotated[float, typer.Option(min=0, help="Seconds of step timing at the start.")] = 20.0,
     arms: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join((*FIXED, *ADAPTIVE)),
     one_cohort: Annotated[bool, typer.Option(help="The controller is not told which text a request is.")] = False,
     model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
@@ -135,7 +147,7 @@ def main(
         _stop(f"--arms: name at least one fixed K to compare with: {', '.join(FIXED)}", 2)
     settings = load_settings(
         model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
-        max_sequences=load, max_context=1024,
+        max_sequences=load, max_context=1024, profile_s=profile_s,
     )  # fmt: skip
     cohorts = [ONE_COHORT] if one_cohort else list(TEMPERATURE)
     built = build_arms(names, settings, cohorts)
@@ -153,13 +165,13 @@ def main(
     conditions = {
         "date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads), "model": settings.model,
         "dtype": settings.dtype, "drafter": "ngram@1", "cohorts": len(cohorts), "max_tokens": max_tokens,
-        "load_average": round(os.getloadavg()[1], 1),
+        "profile_s": profile_s, "load_average": round(os.getloadavg()[1], 1),
     }  # fmt: skip
     append_lines(csv, [conditions | row for row in rows])
     adaptive = [arm for arm in built if arm.controller is not None]
     reached = {arm.name: aims(rows, arm.name) for arm in adaptive}
     if as_json:
-        lines = {arm.name: timeline(arm, turns) for arm in adaptive}
+        lines = {arm.name: timeline(arm) for arm in adaptive}
         profile = [
             {"sequences": c.sequences, "k": c.k, "context": c.context, "ms": round(1e3 * c.seconds, 2)}
             for arm in adaptive[:1]

@@ -30,17 +30,20 @@ class Phase:
 
 
 def phases(high: int, scale: float) -> tuple[Phase, ...]:
-    """Load 1, `high`, 1 over code, fiction and json; scale: of the numbers of requests."""
+    """Load 1, `high`, 1 over code, fiction and json; scale: of the numbers of requests.
+
+    Free text is half of the time: a K that suits the rest is then dear there.
+    """
 
     def some(n: float) -> int:
         return max(1, round(n * scale))
 
     return (
-        Phase("code", 1, some(4)),
-        Phase("code", high, some(2 * high)),
-        Phase("fiction", high, some(2 * high)),
-        Phase("json", high, some(2 * high)),
-        Phase("json", 1, some(4)),
+        Phase("code", 1, some(2)),
+        Phase("code", high, some(1.5 * high)),
+        Phase("fiction", high, some(3 * high)),
+        Phase("json", high, some(1.5 * high)),
+        Phase("json", 1, some(2)),
     )
 
 
