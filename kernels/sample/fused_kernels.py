@@ -23,6 +23,7 @@ from kernels.verify.fused_rows import (
     restricted,
     store_max_and_sum,
     threshold_of,
+    token_at,
 )
 from kernels.verify.noise import Purpose
 from kernels.verify.verdict import GREEDY_BELOW
@@ -127,7 +128,7 @@ def sample_blocks_kernel(
         scores += gumbel_block(tl.load(seed_ptr + row), tl.load(position_ptr + row), stream, first_token, BLOCK)
     best, index = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
     tl.store(best_score_ptr + cell, best)
-    tl.store(best_token_ptr + cell, first_token + index)
+    tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
 
 
 @triton.jit(do_not_specialize=["plane_stride"])

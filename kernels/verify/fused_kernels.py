@@ -27,6 +27,7 @@ from kernels.verify.fused_rows import (
     sequence_of,
     store_max_and_sum,
     threshold_of,
+    token_at,
 )
 from kernels.verify.noise import Purpose
 from kernels.verify.verdict import GREEDY_BELOW
@@ -78,7 +79,7 @@ def verify_statistics_kernel(
         logits = load_scores(target_row, tokens, vocab_size, 1.0)
         best, index = tl.max(logits, 0, return_indices=True, return_indices_tie_break_left=True)
         tl.store(statistics_ptr + BEST_SCORE * plane_stride + cell, best)
-        tl.store(best_token_ptr + cell, first_token + index)
+        tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
     elif is_coupled or (is_last == 0):
         inverse_temperature = tl.load(inverse_temperature_ptr + b)
         scores = load_scores(target_row, tokens, vocab_size, inverse_temperature)
@@ -88,7 +89,7 @@ def verify_statistics_kernel(
             noise = gumbel_block(tl.load(seed_ptr + b), position, _COUPLED, first_token, BLOCK)
             best, index = tl.max(scores + noise, 0, return_indices=True, return_indices_tie_break_left=True)
             tl.store(statistics_ptr + BEST_SCORE * plane_stride + cell, best)
-            tl.store(best_token_ptr + cell, first_token + index)
+            tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
         if is_last == 0:
             store_max_and_sum(statistics_ptr + TARGET_MAX * plane_stride, plane_stride, cell, scores)
             if HAS_DRAFT_LOGITS:
@@ -266,9 +267,9 @@ def verify_resample_kernel(
             best, index = tl.max(log_residual + noise, 0, return_indices=True, return_indices_tie_break_left=True)
             seat = b * num_blocks + block
             tl.store(score_ptr + seat, best)
-            tl.store(best_token_ptr + seat, first_token + index)
+            tl.store(best_token_ptr + seat, token_at(first_token, index, vocab_size))
             tl.store(score_ptr + score_stride + seat, whole_score)
-            tl.store(best_token_ptr + score_stride + seat, first_token + whole_index)
+            tl.store(best_token_ptr + score_stride + seat, token_at(first_token, whole_index, vocab_size))
 
 
 @triton.jit(do_not_specialize=["token_stride", "score_stride"])

@@ -52,6 +52,12 @@ def load_score(row_ptr, token, vocab_size, inverse_temperature):
 
 
 @triton.jit
+def token_at(first_token, index, vocab_size):
+    """A block's best token. NaN scores, which no rule allows, may leave any index: it stays inside the vocabulary."""
+    return tl.minimum(first_token + index, vocab_size - 1)
+
+
+@triton.jit
 def store_max_and_sum(plane_ptr, plane_stride, cell, scores):
     highest = tl.max(scores, 0)
     # A block that is masked throughout has -inf for its maximum; subtracting that would be NaN.
@@ -75,4 +81,5 @@ def best_token_of(scores_ptr, tokens_ptr, first_cell, num_blocks, BLOCKS: tl.con
     i = tl.arange(0, BLOCKS)
     scores = tl.load(scores_ptr + first_cell + i, mask=i < num_blocks, other=float("-inf"))
     best, winner = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
-    return best, tl.load(tokens_ptr + first_cell + winner)
+    # NaN scores, which no rule allows, may leave any index: it must not lead out of the row all the same.
+    return best, tl.load(tokens_ptr + first_cell + tl.minimum(winner, num_blocks - 1))

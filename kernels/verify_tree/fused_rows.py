@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.verify.fused_noise_kernel import gumbel_block
-from kernels.verify.fused_rows import load_scores, store_max_and_sum
+from kernels.verify.fused_rows import load_scores, store_max_and_sum, token_at
 from kernels.verify.noise import Purpose
 from kernels.verify.verdict import GREEDY_BELOW
 from kernels.verify_tree.fused_rounds import (
@@ -139,7 +139,7 @@ def tree_statistics_kernel(
         logits = load_scores(target_row, tokens, vocab_size, 1.0)
         best, index = tl.max(logits, 0, return_indices=True, return_indices_tie_break_left=True)
         tl.store(statistics_ptr + BEST_SCORE * plane_stride + cell, best)
-        tl.store(best_token_ptr + cell, first_token + index)
+        tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
     elif is_coupled | has_children:
         inverse_temperature = tl.load(inverse_temperature_ptr + b)
         scores = load_scores(target_row, tokens, vocab_size, inverse_temperature)
@@ -148,7 +148,7 @@ def tree_statistics_kernel(
             noise = gumbel_block(tl.load(seed_ptr + b), position, _COUPLED, first_token, BLOCK)
             best, index = tl.max(scores + noise, 0, return_indices=True, return_indices_tie_break_left=True)
             tl.store(statistics_ptr + BEST_SCORE * plane_stride + cell, best)
-            tl.store(best_token_ptr + cell, first_token + index)
+            tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
         if has_children:
             store_max_and_sum(statistics_ptr + TARGET_MAX * plane_stride, plane_stride, cell, scores)
             if HAS_DRAFT_LOGITS:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels.verify.fused_noise_kernel import gumbel_block, philox_words, unit
-from kernels.verify.fused_rows import best_token_of, load_scores
+from kernels.verify.fused_rows import best_token_of, load_scores, token_at
 from kernels.verify.noise import Purpose
 from kernels.verify.verdict import GREEDY_BELOW
 from kernels.verify_tree.fused_rounds import (
@@ -228,9 +228,9 @@ def tree_resample_kernel(
                 best, index = tl.max(log_residual + noise, 0, return_indices=True, return_indices_tie_break_left=True)
                 cell = b * num_blocks + block
                 tl.store(score_ptr + cell, best)
-                tl.store(best_token_ptr + cell, first_token + index)
+                tl.store(best_token_ptr + cell, token_at(first_token, index, vocab_size))
                 tl.store(score_ptr + score_stride + cell, whole_score)
-                tl.store(best_token_ptr + score_stride + cell, first_token + whole_index)
+                tl.store(best_token_ptr + score_stride + cell, token_at(first_token, whole_index, vocab_size))
 
 
 @triton.jit(do_not_specialize=["max_depth", "child_width", "place_stride", "end_stride", "score_stride", "num_blocks"])

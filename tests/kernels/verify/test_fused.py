@@ -283,5 +283,16 @@ def test_fused_takes_the_same_tokens_on_an_accelerator(name: str, verdicts: dict
     torch.testing.assert_close(verdict.overlap.cpu(), verdicts[name].overlap, rtol=0.0, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or ROCm device")
+@pytest.mark.parametrize("name", ["7", "1000-fp16", "49152"])
+def test_a_broken_row_emits_tokens_of_the_vocabulary_on_an_accelerator(name: str) -> None:
+    # The interpreter takes the first NaN for the largest; a chip's comparisons leave any index of the block.
+    case = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in build(name).items()}
+    case["target_logits"].fill_(torch.nan)
+    verdict = verify_chain(**case, backend="fused")
+    assert bool(((verdict.token_ids >= -1) & (verdict.token_ids < CASES[name].vocab)).all())
+
+
 if __name__ == "__main__":
     run_interpreted(sys.argv[1])
