@@ -81,10 +81,8 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
     """The beliefs after a tick's windows; nothing is decided."""
     if state.drafters.is_news(seen.drafters, now):
         state = state.doubting(now)
-    if state.devices.is_news(seen.devices, now):
-        state = replace(state, times=None)
     state = replace(
-        state, drafters=state.drafters.heard(seen.drafters, now), devices=state.devices.heard(seen.devices, now)
+        state, drafters=state.drafters.heard(seen.drafters, now), setups=state.setups.heard(seen.setups, now)
     )
     n, cells = len(state.table.names), seen.cells
     new = cells.evidence.summed(cells.cohort, n)
@@ -93,10 +91,10 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
     estimate = estimate.keep(np.where(alarm, KEPT, 1.0)).absorb(new)
     steps = np.zeros((n, BUCKETS))
     np.add.at(steps, (cells.cohort, cells.load_bucket), cells.steps)
-    times = state.times
-    if seen.profile:
-        # A profile is said again and again; only another machine or drafter replaces the corrected one.
-        times = times if times is not None else StepTimes.of(seen.profile)
+    times, profiled_on = state.times, state.profiled_on
+    # A profile is said again and again; the corrected one gives way only when its machine or drafter is gone.
+    if seen.profile and (times is None or not set(profiled_on) & set(state.setups.names)):
+        times, profiled_on = StepTimes.of(seen.profile) or times, seen.profiled
     tpot = state.tpot * LATENCY_KEPT + seen.tpot
     state = replace(
         state,
@@ -110,6 +108,7 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
         tpot=tpot,
         tpot_sum_s=state.tpot_sum_s * LATENCY_KEPT + seen.tpot_sum_s,
         times=None if times is None else times.correct(seen.latency),
+        profiled_on=profiled_on,
         power=state.power.learn(seen.power),
         ranks=state.ranks.absorb(seen.ranks) if seen.ranks else state.ranks,
     )

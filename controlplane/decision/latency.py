@@ -2,8 +2,10 @@
 
     seconds(n, K) = verify[n, K] + draft[n, K] + context_s x tokens of context
 
-on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence. An argmax over K does not see an error that
-scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not extrapolated.
+on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence. A drafter may be silent: then a step is one
+without drafts, or one with more of them than the mean says, and never one with half a token a sequence. An argmax over
+K does not see an error that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are
+measured, not extrapolated.
 """
 
 from __future__ import annotations
@@ -96,12 +98,12 @@ class StepTimes:
         measured = seconds / steps / (self.profiled(sequences, k) + self.context_s * np.maximum(beyond, 0.0))
         # A machine that slept through a step, or a clock that stood still, is not how long steps take.
         measured = np.clip(measured, 1.0 / MOST_RATIO, MOST_RATIO)
-        flat = np.searchsorted(_EDGES, sequences) * RUNGS + np.rint(k).astype(np.int64).clip(0, MAX_K)
-        # A cell between K = 0 and a whole token per sequence mixes both: it belongs to neither.
-        is_whole = (k == 0.0) | (k >= 0.75)
+        # A step in which few sequences had drafts is nearer to one draft token each than to none at all.
+        column = np.where(k > 0.0, np.rint(k).astype(np.int64).clip(1, MAX_K), 0)
+        flat = np.searchsorted(_EDGES, sequences) * RUNGS + column
         grid = len(LOADS) * RUNGS
-        n = np.bincount(flat[is_whole], steps[is_whole], grid).reshape(len(LOADS), RUNGS)
-        total = np.bincount(flat[is_whole], (measured * steps)[is_whole], grid).reshape(len(LOADS), RUNGS)
+        n = np.bincount(flat, steps, grid).reshape(len(LOADS), RUNGS)
+        total = np.bincount(flat, measured * steps, grid).reshape(len(LOADS), RUNGS)
         mean = total / np.maximum(n, 1e-12)
         keep = (1.0 - LEARNING) ** n
         heard = n > 0
@@ -121,8 +123,9 @@ class StepTimes:
 
     def profiled(self, sequences: Floats, k: Floats) -> Floats:
         """Seconds of a step before corrections, at any number of sequences and mean draft tokens [n] f64."""
-        verify, draft = _between(self.verify, sequences, k), _between(self.draft, sequences, k)
-        total: Floats = verify + draft
+        plain = _between(self.verify, sequences, np.zeros_like(k))
+        verify = np.where(k > 0.0, _between(going(self.verify), sequences, k), plain)
+        total: Floats = verify + _between(self.draft, sequences, k)
         return total
 
     @property
@@ -155,20 +158,46 @@ class StepTimes:
         return out
 
 
+def going(verify: Floats) -> Floats:
+    """[loads, MAX_K + 1]: `verify` where some sequence has drafts: at K = 0, where the line from K = 1 leads.
+
+    The jump from a plain step to that is paid once, however few the drafts.
+    """
+    out = verify.copy()
+    out[:, 0] = np.clip(2.0 * verify[:, 1] - verify[:, 2], verify[:, 0], verify[:, 1])
+    return out
+
+
+def forward_seconds(verify: Floats, deep: Floats, spoken: Floats) -> Floats:
+    """Seconds of a forward whose sequences have `deep` draft tokens in the mean, some of them in `spoken` of the steps.
+
+    verify: [loads, MAX_K + 1]. deep, spoken: [loads, n] f64; spoken is P(any sequence of the step has a draft). Returns
+    [loads, n].
+    """
+    spoken = np.clip(spoken, 0.0, 1.0)
+    then = np.clip(deep / np.maximum(spoken, 1e-9), 0.0, MAX_K)
+    left = np.minimum(then.astype(np.int64), MAX_K - 1)
+    along = then - left
+    table, rows = going(verify), np.arange(len(verify))[:, None]
+    with_drafts = table[rows, left] * (1 - along) + table[rows, left + 1] * along
+    seconds: Floats = (1.0 - spoken) * verify[:, :1] + spoken * with_drafts
+    return seconds
+
+
 def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
     """[cohorts, load buckets, MAX_K + 1]: seconds of a step in which every sequence drafts this K.
 
     positions: [cohorts, MAX_K + 1] expected positions a sequence; fewer than K + 1 where the drafter is often silent.
     """
-    deep = np.clip(positions - 1.0, 0.0, RUNGS - 1)
-    left = np.minimum(deep.astype(np.int64), RUNGS - 2)
-    along = (deep - left)[:, None, :]
-    verify, drafting = times.verifying[AT_BUCKETS], times.drafting[AT_BUCKETS]
-    seconds: Floats = (
-        verify[:, left].transpose(1, 0, 2) * (1 - along)
-        + verify[:, left + 1].transpose(1, 0, 2) * along
-        + drafting[None, :, :]
-    )
+    cohorts = len(positions)
+    silence = np.clip(2.0 - positions[:, 1], 0.0, 1.0)  # P(a sequence has no draft): a first position is there or not
+    spoken = 1.0 - silence[None, :] ** LOADS[AT_BUCKETS][:, None]
+    everywhere = np.where(np.arange(RUNGS) > 0, spoken[:, :, None], 0.0)
+    deep = np.broadcast_to(positions[None, :, :] - 1.0, everywhere.shape)
+    verify = times.verifying[AT_BUCKETS]
+    forward = forward_seconds(verify, deep.reshape(len(verify), -1), everywhere.reshape(len(verify), -1))
+    by_cohort = forward.reshape(len(verify), cohorts, RUNGS).transpose(1, 0, 2)
+    seconds: Floats = by_cohort + times.drafting[AT_BUCKETS][None, :, :]
     return seconds
 
 

@@ -100,8 +100,8 @@ class Observation:
     """cells: steps by cell. tpot: [cohorts, bins] i64 of LATENCY_BOUNDS_S, tpot_sum_s [cohorts].
 
     latency: [cells, 6] f64, engine steps as telemetry.LatencyCell. power: [windows, 4] f64 of those with an energy
-    reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters, devices:
-    names seen. ranks: of all cohorts, where trees were verified.
+    reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters: names seen.
+    setups, profiled: drafter and device of all windows, and of those with a profile. ranks: of all cohorts, where trees were verified.
     """
 
     cells: Cells
@@ -112,7 +112,8 @@ class Observation:
     profile: tuple[ProfileCell, ...]
     drafters: tuple[str, ...]
     ranks: tuple[RankCount, ...] = ()
-    devices: tuple[str, ...] = ()
+    setups: tuple[str, ...] = ()
+    profiled: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, windows: Sequence[WorkerWindow], cohorts: Sequence[str]) -> Observation:
@@ -141,7 +142,8 @@ class Observation:
             profile=tuple(cell for w in windows for cell in w.profile),
             drafters=tuple(sorted({w.drafter for w in windows})),
             ranks=tuple(count for c in columns for count in c.ranks),
-            devices=tuple(sorted({w.device for w in windows})),
+            setups=tuple(sorted({f"{w.drafter} on {w.device}" for w in windows})),
+            profiled=tuple(sorted({f"{w.drafter} on {w.device}" for w in windows if w.profile})),
         )
 
 

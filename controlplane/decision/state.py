@@ -58,8 +58,8 @@ class DecisionState:
     drift_at: [cohorts] last drift alarm. seen_at: [cohorts, MAX_K] when each position was last examined. running:
     [cohorts, loads] discounted sequence-steps. tpot: [cohorts, bins] and tpot_sum_s [cohorts], discounted. Times in
     unix seconds. over_slo_since: [cohorts], NaN where TPOT is within the SLO. told: [cohorts, loads, 2] the K and the
-    reason code last told of a cell, -2 for none. drafters, devices: those heard lately. prices: of the last
-    tick.
+    reason code last told of a cell, -2 for none. drafters, setups: those heard lately; profiled_on: whose
+    profile `times` began with. prices: of the last tick.
     ranks: acceptance by rank in token trees, of all cohorts. decided_at: last tick.
     """
 
@@ -78,7 +78,8 @@ class DecisionState:
     times: StepTimes | None = None
     power: Power = Power.unknown()  # noqa: RUF009 - a value
     drafters: Heard = Heard()
-    devices: Heard = Heard()
+    setups: Heard = Heard()
+    profiled_on: tuple[str, ...] = ()
     prices: Prices | None = None
     ranks: RankEstimate = field(default_factory=RankEstimate.of_nothing)
     decided_at: float = NEVER
@@ -142,7 +143,7 @@ class DecisionState:
         fresh = DecisionState.start(policy)
         old = {c.name: (i, c) for i, c in enumerate(self.table.cohorts)}
         state = replace(fresh, times=self.times, power=self.power, ranks=self.ranks)
-        state = replace(state, drafters=self.drafters, devices=self.devices)
+        state = replace(state, drafters=self.drafters, setups=self.setups, profiled_on=self.profiled_on)
         for i, cohort in enumerate(fresh.table.cohorts):
             where, before = old.get(cohort.name, (-1, cohort))
             if where < 0 or before.speculation.ladder != cohort.speculation.ladder:

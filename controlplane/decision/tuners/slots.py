@@ -18,13 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.decision.estimate import Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, forward_seconds
 from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
 
 NOTHING_PAYS = 1.0
 """No position brings a whole token for certain."""
+
+NEVER_SILENT = 1.0 - 1e-9
+"""Share of steps with a draft from which on a drafter counts as never silent; its logarithm must not be infinite."""
 
 BINS = 64
 """With more positions than this times MAX_K, those of a depth that bring about the same are taken together."""
@@ -51,12 +54,16 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slots:
-    """Draft positions by falling `chance`; depth [slots], 0-based; positions, tokens [loads, slots], a sequence's."""
+    """Draft positions by falling `chance`; depth [slots], 0-based; positions, tokens [loads, slots], a sequence's.
+
+    silence: [loads, slots], what taking the slot adds to the logarithm of P(no sequence of the step has a draft).
+    """
 
     chance: Floats
     depth: Ints
     positions: Floats
     tokens: Floats
+    silence: Floats
 
 
 def worth(outlook: Outlook) -> Floats:
@@ -74,9 +81,11 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
     bucket = np.searchsorted(LOAD_BUCKETS, LOADS)
     share, k = share[:, bucket], k[:, bucket]
     slots = _slots(table, outlook, share)
-    base_tokens, base_deep, base_draft = _background(table, outlook, share, k, times)
+    base_tokens, base_deep, base_draft, base_silence = _background(table, outlook, share, k, times)
     opening, following = _draft_costs(times)
-    best = base_tokens / (_at(times.verifying, base_deep[:, None])[:, 0] + base_draft)
+    verify = times.verifying
+    spoken = -np.expm1(base_silence)
+    best = base_tokens / (forward_seconds(verify, base_deep[:, None], spoken[:, None])[:, 0] + base_draft)
     at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
     rows = np.arange(len(LOADS))
     bounds = np.concatenate([[NOTHING_PAYS], slots.chance, [0.0]])
@@ -87,7 +96,8 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         tokens = _running(base_tokens, slots.tokens * within)
         positions = _running(base_deep, slots.positions * within)
         drafting = _running(base_draft + opening * d + times.starting, following[:, None] * slots.positions * within)
-        goodput = tokens / (_at(times.verifying, positions) + drafting)
+        spoken = -np.expm1(_running(base_silence, slots.silence * within))
+        goodput = tokens / (forward_seconds(verify, positions, spoken) + drafting)
         taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
         # The next position of this depth or less marks the other side of the price.
         left = _next_within(within)[taken]
@@ -97,7 +107,7 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         depth = np.where(is_better, d, depth)
     # Tokens that the batch would emit in a second: what any second more would cost.
     per_s = best[AT_BUCKETS]
-    verify = times.verifying[AT_BUCKETS]
+    verify = verify[AT_BUCKETS]
     return Prices(
         at,
         depth,
@@ -126,29 +136,38 @@ def _slots(table: PolicyTable, outlook: Outlook, share: Floats) -> _Slots:
     weight = share[ragged][owner].T
     positions = weight * outlook.drafted[ragged][owner, depth]
     tokens = weight * outlook.survival[ragged][owner, depth]
+    silent = np.log1p(-np.minimum(outlook.drafted[ragged][owner, 0], NEVER_SILENT))
+    silence = np.where(depth == 0, LOADS[:, None] * weight * silent, 0.0)
     if len(owner) > BINS * MAX_K:
         group = depth * BINS + np.minimum((chance * BINS).astype(np.int64), BINS - 1)
         many = BINS * MAX_K
         positions = np.stack([np.bincount(group, row, many) for row in positions])
         tokens = np.stack([np.bincount(group, row, many) for row in tokens])
+        silence = np.stack([np.bincount(group, row, many) for row in silence])
         size = np.bincount(group, minlength=many)
         used = size > 0
         chance = (np.bincount(group, chance, many) / np.maximum(size, 1))[used]
         depth, positions, tokens = np.arange(many)[used] // BINS, positions[:, used], tokens[:, used]
+        silence = silence[:, used]
     order = np.argsort(-chance, kind="stable")
-    return _Slots(chance[order], depth[order], positions[:, order], tokens[:, order])
+    return _Slots(chance[order], depth[order], positions[:, order], tokens[:, order], silence[:, order])
 
 
 def _background(
     table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes
-) -> tuple[Floats, Floats, Floats]:
-    """[loads] each: tokens, draft positions and drafting seconds a sequence brings before any priced position."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """[loads] each: tokens, draft positions and drafting seconds a sequence brings before any priced position.
+
+    The fourth is the logarithm of P(no sequence of the step has a draft).
+    """
     cohorts = np.arange(len(k))[:, None]
     others = np.where(table.is_ragged[:, None], 0, np.maximum(k, 0))
     tokens = (share * outlook.emitted[cohorts, others]).sum(axis=0)
     deep = (share * (outlook.positions[cohorts, others] - 1.0)).sum(axis=0)
     draft = (share * times.drafting[np.arange(len(LOADS))[None, :], others]).sum(axis=0)
-    return tokens, deep, draft
+    silent = np.log1p(-np.minimum(outlook.drafted[:, :1], NEVER_SILENT))
+    silence = (share * LOADS * np.where(others > 0, silent, 0.0)).sum(axis=0)
+    return tokens, deep, draft, silence
 
 
 def _draft_costs(times: StepTimes) -> tuple[Floats, Floats]:
@@ -162,16 +181,6 @@ def _running(base: Floats, added: Floats) -> Floats:
     """[loads, slots + 1]: `base` and the sums after each slot."""
     sums: Floats = base[:, None] + np.concatenate([np.zeros((len(base), 1)), added.cumsum(axis=1)], axis=1)
     return sums
-
-
-def _at(verify: Floats, deep: Floats) -> Floats:
-    """Seconds of each load's forward [loads, slots + 1] at a mean of `deep` draft positions a sequence."""
-    deep = np.clip(deep, 0.0, MAX_K)
-    left = np.minimum(deep.astype(np.int64), MAX_K - 1)
-    along = deep - left
-    rows = np.arange(len(verify))[:, None]
-    seconds: Floats = verify[rows, left] * (1 - along) + verify[rows, left + 1] * along
-    return seconds
 
 
 def _within_buckets(at: Floats, depth: Ints) -> tuple[Floats, Ints]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.decision.estimate import Estimate, Hazards, Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, uniform_seconds
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, going, uniform_seconds
 from controlplane.decision.observation import BUCKETS
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.power import Power
@@ -99,7 +99,11 @@ def seconds_of(situation: Situation) -> Floats:
     """[load buckets, MAX_K + 1], by another way than the tuner goes."""
     times, deep = situation.times, situation.outlook.positions[0] - 1.0
     assert times is not None
-    verify = np.array([np.interp(deep, KS, times.verifying[i]) for i in AT_BUCKETS])
+    silent = (1.0 - deep[1]) ** LOADS[AT_BUCKETS]
+    lines = [going(times.verifying)[i] for i in AT_BUCKETS]
+    with_drafts = np.array([np.interp(deep / (1.0 - s), KS, line) for s, line in zip(silent, lines, strict=True)])
+    verify = silent[:, None] * times.verifying[AT_BUCKETS, :1] + (1.0 - silent[:, None]) * with_drafts
+    verify[:, 0] = times.verifying[AT_BUCKETS, 0]
     seconds: Floats = verify + times.drafting[AT_BUCKETS]
     return seconds
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.decision.latency import LOADS, StepTimes, rising
+from controlplane.decision.latency import LOADS, StepTimes, rising, uniform_seconds
 from controlplane.telemetry import MAX_K, LatencyCell, ProfileCell
 
 AT = {int(load): i for i, load in enumerate(LOADS)}
@@ -175,10 +175,23 @@ def test_a_correction_fades_with_newer_steps() -> None:
     assert times.correction[AT[4], 2] == pytest.approx(1.0, rel=0.02)
 
 
-def test_steps_with_less_than_a_draft_token_a_sequence_belong_to_no_rung() -> None:
-    """Eight sequences of which three drafted one token: neither K = 0 nor K = 1."""
+def test_steps_in_which_few_sequences_had_drafts_say_nothing_of_plain_ones() -> None:
+    """Eight sequences of which three drafted one token: the jump to verifying drafts was paid."""
     times = times_of(profiled()).correct(latency(LatencyCell(8, 11, 400, 400 * 0.1)))
-    assert times.weight.sum() == 0.0
+    assert times.weight[AT[8], 0] == 0.0
+    assert times.weight[AT[8], 1] > 0.0
+
+
+def test_a_silent_drafter_pays_the_jump_to_drafts_only_where_some_sequence_has_one() -> None:
+    """Half of the sequences have no draft: one alone pays half of the jump, sixteen nearly all of it."""
+    jump = np.array([0.020, *(0.030 + 0.001 * k for k in range(1, MAX_K + 1))])
+    table = np.tile(jump, (len(LOADS), 1))
+    grid = np.ones_like(table)
+    times = StepTimes(table, np.zeros_like(table), grid, np.zeros_like(grid))
+    positions = 1.0 + np.concatenate([[0.0], np.full(MAX_K, 0.5).cumsum()])[None, :]
+    seconds = uniform_seconds(times, positions)[0]
+    assert seconds[0, 2] == pytest.approx(0.5 * 0.020 + 0.5 * 0.032)
+    assert seconds[4, 2] == pytest.approx(0.030 + 0.001, abs=1e-5)
 
 
 @pytest.mark.parametrize("cell", [LatencyCell(0, 0, 5, 1.0), LatencyCell(4, 12, 0, 0.0)])

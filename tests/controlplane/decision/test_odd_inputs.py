@@ -86,15 +86,47 @@ def test_a_probe_of_the_old_drafter_says_nothing_of_the_new_one(cohort_policy: A
     assert control.state.probes.k.tolist() == [-1]
 
 
-def test_another_machine_is_profiled_anew(cohort_policy: Any, window: Any, loop: Any) -> None:
+SLOWER = [cell._replace(seconds=10 * cell.seconds) for cell in PROFILE]
+
+
+def machines(loop: Any, cohort_policy: Any, window: Any, reports: dict[float, dict[str, Any]]) -> Any:
+    """The state after a profile of a cpu at second 0, and what machines report later: device -> profile, by second."""
     control = loop(cohort_policy())
     control.tick(0.0, window(GOOD), profile=PROFILE)
-    slower = [cell._replace(seconds=10 * cell.seconds) for cell in PROFILE]
-    seen = replace(control.window(1.0, [window(GOOD)], slower), device="cuda")
-    state = decide(control.state, Observation.of([seen], control.names), 1.0).state
+    for now, by_device in reports.items():
+        seen = [
+            replace(control.window(now, [window(GOOD)], profile), device=device)
+            for device, profile in by_device.items()
+        ]
+        control.state = decide(control.state, Observation.of(seen, control.names), now).state
+    return control.state
+
+
+def first_step_s(state: Any) -> float:
     assert state.times is not None
-    assert state.times.verify[0, 0] == pytest.approx(0.2)
+    return float(state.times.verify[0, 0])
+
+
+def test_another_machine_in_the_place_of_the_first_is_profiled_anew(loop: Any, cohort_policy: Any, window: Any) -> None:
+    state = machines(loop, cohort_policy, window, {30.0: {"cuda": SLOWER}, 61.0: {"cuda": ()}, 95.0: {"cuda": SLOWER}})
+    assert first_step_s(state) == pytest.approx(0.2)
     assert state.estimate.samples[0] > 100  # text is as it was
+
+
+def test_another_machine_beside_the_first_takes_no_step_times_away(loop: Any, cohort_policy: Any, window: Any) -> None:
+    both = {"cpu": (), "cuda": SLOWER}
+    state = machines(loop, cohort_policy, window, {30.0: both, 61.0: both, 95.0: both})
+    assert first_step_s(state) == pytest.approx(0.02)
+
+
+def test_a_late_profile_of_the_old_drafter_gives_way_to_the_new_ones(
+    loop: Any, cohort_policy: Any, window: Any
+) -> None:
+    control = loop(cohort_policy())
+    for now, drafter, profile in ((0.0, "a@1", ()), (1.0, "a@2", ()), (2.0, "a@1", SLOWER), (70.0, "a@2", PROFILE)):
+        control.drafter = drafter
+        control.tick(now, window(GOOD), profile=profile)
+    assert first_step_s(control.state) == pytest.approx(0.02)
 
 
 def _seen(accepted: float, steps: float, upto: int = 1) -> Evidence:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from controlplane.decision.estimate import Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, going
 from controlplane.decision.observation import BUCKETS
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.tuners import slots
@@ -49,9 +49,11 @@ def seconds_of(times: StepTimes, load: int, depths: tuple[int, ...], share: Floa
     bucket = int(np.searchsorted(LOADS[AT_BUCKETS], LOADS[load]))
     mix = share[:, bucket]
     deep = sum(mix[c] * (outlook.positions[c, d] - 1.0) for c, d in enumerate(depths))
-    verify = float(np.interp(deep, KS, times.verifying[load]))
+    silent = np.prod([(1.0 - outlook.drafted[c, 0]) ** (LOADS[load] * mix[c]) for c, d in enumerate(depths) if d])
+    plain, line = float(times.verifying[load, 0]), going(times.verifying)[load]
     if not any(depths):
-        return verify
+        return plain
+    verify = float(silent * plain + (1.0 - silent) * np.interp(deep / (1.0 - silent), KS, line))
     a_pass = (times.drafting[:, -1] - times.starting) / MAX_K
     opening = min(a_pass[0], a_pass[load])
     return verify + times.starting[load] + opening * max(depths) + (a_pass[load] - opening) * deep
