@@ -94,7 +94,8 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
     times, profiled_on = state.times, state.profiled_on
     # A profile is said again and again; the corrected one gives way only when its machine or drafter is gone.
     if seen.profile and (times is None or not set(profiled_on) & set(state.setups.names)):
-        times, profiled_on = StepTimes.of(seen.profile) or times, seen.profiled
+        profiled = StepTimes.of(seen.profile)
+        times, profiled_on = (times, profiled_on) if profiled is None else (profiled, seen.profiled)
     tpot = state.tpot * LATENCY_KEPT + seen.tpot
     state = replace(
         state,

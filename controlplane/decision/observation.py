@@ -101,7 +101,8 @@ class Observation:
 
     latency: [cells, 6] f64, engine steps as telemetry.LatencyCell. power: [windows, 4] f64 of those with an energy
     reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters: names seen.
-    setups, profiled: drafter and device of all windows, and of those with a profile. ranks: of all cohorts, where trees were verified.
+    setups, profiled: drafter and device of all windows, and of those with a profile. ranks: of all cohorts, where trees
+    were verified.
     """
 
     cells: Cells

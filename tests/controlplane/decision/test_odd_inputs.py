@@ -123,9 +123,13 @@ def test_a_late_profile_of_the_old_drafter_gives_way_to_the_new_ones(
     loop: Any, cohort_policy: Any, window: Any
 ) -> None:
     control = loop(cohort_policy())
-    for now, drafter, profile in ((0.0, "a@1", ()), (1.0, "a@2", ()), (2.0, "a@1", SLOWER), (70.0, "a@2", PROFILE)):
+    for now, drafter, profile in ((0.0, "a@1", ()), (1.0, "a@2", ()), (2.0, "a@1", SLOWER)):
         control.drafter = drafter
         control.tick(now, window(GOOD), profile=profile)
+    assert first_step_s(control.state) == pytest.approx(0.2)
+    control.drafter = "a@2"
+    for now in (30.0, 61.0, 70.0):
+        control.tick(now, window(GOOD), profile=PROFILE)
     assert first_step_s(control.state) == pytest.approx(0.02)
 
 
