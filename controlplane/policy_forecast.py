@@ -125,9 +125,12 @@ def forecast(
 
 def warnings(new: Policy, outcome: Outcome, moved: Moves) -> Iterator[str]:
     """What speaks against applying the policy, one line each; budgets apart (`spent_over`)."""
+    is_empty = not outcome.total.steps and not any(moved.requests.values())
+    if is_empty:
+        yield "no request is recorded in this range: nothing can be said of matches; try a longer --since"
     for i, cohort in enumerate(new.cohorts):
         brought = outcome.cohorts[cohort.name]
-        if not moved.requests.get(cohort.name) and not brought.steps:
+        if not is_empty and not moved.requests.get(cohort.name) and not brought.steps:
             yield f"cohorts[{i}]: no recorded request would be in {cohort.name!r}: is its match what you mean?"
         if moved.uncertain.get(cohort.name):
             yield (

@@ -180,7 +180,7 @@ def _lines(
 
 
 def _moved(cohort: CohortForecast) -> str:
-    return "".join(f", {count:,} of them now in {name}" for name, count in cohort.moved_in.items())
+    return "".join(f", {count:,} of them recorded in {name}" for name, count in cohort.moved_in.items())
 
 
 def _ks(shares: dict[int, float]) -> str:

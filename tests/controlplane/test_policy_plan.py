@@ -187,6 +187,13 @@ def test_a_match_that_no_request_meets_is_a_warning(plan: Planner) -> None:
     assert any("no recorded request would be in 'web'" in warning for warning in said["warnings"])
 
 
+def test_a_range_without_traffic_is_one_warning_and_blames_no_match(plan: Planner) -> None:
+    said = plan(TEXT, "--since", "2026-09-02", "--until", "2026-09-03")
+    assert [w for w in said["warnings"] if "recorded" in w] == [
+        "no request is recorded in this range: nothing can be said of matches; try a longer --since"
+    ]
+
+
 def test_what_cannot_be_known_is_said(plan: Planner) -> None:
     extra = "  - {name: vip, match: {user: ann}, speculation: {tuner: fixed, ladder: [0], start: 0, fallback: 0}}\n"
     said = plan(TEXT.replace("cohorts:\n", f"cohorts:\n{extra}"))
