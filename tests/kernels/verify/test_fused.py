@@ -27,8 +27,10 @@ from kernels.verify.verdict import RULES, Rule
 SEQUENCES = (
     (3, "greedy"), (0, "unseeded"), (8, "unseeded"), (0, "greedy"), (2, "seeded"), (1, "unseeded"), (0, "seeded"),
     (4, "seeded"), (5, "unseeded"), (6, "greedy"), (16, "unseeded"), (16, "seeded"), (3, "unseeded"),
+    (7, "unseeded"), (9, "seeded"), (10, "greedy"), (11, "unseeded"), (12, "seeded"), (13, "unseeded"), (14, "greedy"),
+    (15, "unseeded"),
 )  # fmt: skip
-ALL = tuple(range(13))
+ALL, REMAINING_DEPTHS = tuple(range(13)), tuple(range(13, 21))
 # Filters of sequence m of the mixed batch: entry m % 5.
 TOP_K, TOP_P, MIN_P = (0, 3, 2, 0, 20), (0.8, 1.0, 0.9, 1.0, 1.0), (0.0, 0.0, 0.02, 0.1, 0.0)
 
@@ -57,6 +59,7 @@ CASES = {
     "7-ngram": Case(7, draft_dtype=None),
     "7-masked": Case(7, masked=0.6),
     "7-filters": Case(7, (0, 1, 2, 4, 5, 12), error=1.0, is_filtered=True),
+    "7-other-depths": Case(7, REMAINING_DEPTHS, error=0.1),
     "7-block": Case(7, rule="block"),
     # Chains that end early, in residuals that the joint scale decides.
     "7-block-far": Case(7, (8,) * 10 + (2, 2), error=1.5, spread=1.0, rule="block"),
@@ -243,6 +246,10 @@ def test_fused_draws_the_same_noise(size: int, outcomes: dict[str, Any]) -> None
 def test_arguments_that_are_columns_of_a_table_are_read_as_they_stand(name: str, outcomes: dict[str, Any]) -> None:
     for given, in_column in zip(outcomes[name], outcomes[f"{name}-in-columns"], strict=True):
         torch.testing.assert_close(in_column, given, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def test_the_cases_have_chains_of_every_length_up_to_16() -> None:
+    assert {SEQUENCES[m][0] for case in CASES.values() for m in case.members} == set(range(17))
 
 
 def test_the_cases_reach_every_kind_of_ending(verdicts: dict[str, Verdict]) -> None:
