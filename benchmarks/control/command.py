@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.control.ours_checks import ours_checks
-from benchmarks.control.profile import Profile, ProfileError, load_profile, shipped_profiles
+from benchmarks.control.profile import Profile, ProfileError, load_profile, recorded_profiles, shipped_profiles
 from benchmarks.control.report import csv_header, csv_lines, result, tables
 from benchmarks.control.trace import Trace, run_trace
 from benchmarks.decode_figures import BenchmarkError, append_lines
@@ -65,7 +65,7 @@ def control(
 
 
 def _profiles(paths: Sequence[Path], steps: int | None) -> tuple[Profile, ...]:
-    profiles = tuple(load_profile(path) for path in paths) or shipped_profiles()
+    profiles = tuple(load_profile(path) for path in paths) or shipped_profiles() + recorded_profiles()
     names = [profile.name for profile in profiles]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ProfileError(f"--profile: two profiles are named {', '.join(twice)}; give them names of their own")
