@@ -122,17 +122,21 @@ class Controller:
         return dict(self._decided)
 
     def observe(self, report: Report) -> Plan:
-        """Keep a report for the next tick and answer with the newest plan. A repeated or a bad one changes nothing."""
+        """Keep a report for the next tick and answer with the newest plan. A repeated or a bad one changes nothing.
+
+        What the canary found counts beside a bad window, too: where text goes wrong, numbers may.
+        """
         problem = window_problem(report.window)
         if problem is not None:
             self._refused[problem] += 1
             log.warning("report of %s refused: %s", report.window.id, problem)
         elif not self._seen.add(report.window.id):
             self._refused["duplicate"] += 1
+            return self._plan
         else:
             self._pending.append(report)
-            for check in report.canary:
-                self._take_check(check)
+        for check in report.canary:
+            self._take_check(check)
         return self._plan
 
     def tick(self, now: float) -> Plan:

@@ -126,6 +126,14 @@ def test_a_report_that_comes_twice_counts_once(control: Controller, report: Any,
     assert [alert.count for alert in journal.alerts] == [1]
 
 
+def test_a_window_that_is_refused_takes_no_check_with_it(control: Controller, report: Any) -> None:
+    """A verifier that is broken enough to give NaN is what the canary is for."""
+    bad = report(WRONG)
+    bad = replace(bad, window=replace(bad.window, busy_s=float("nan")))
+    assert control.observe(bad).blocked_drafters == ("ngram@1",)
+    assert control.refused["bad busy_s"] == 1
+
+
 def test_clearing_frees_the_drafter_at_once_and_is_journalled(
     control: Controller, report: Any, journal: KeptJournal
 ) -> None:
