@@ -99,7 +99,7 @@ def _window(worker: int, tick: int, k: list[int], hazards: Floats, generator: np
     )
     return WorkerWindow(
         id=WindowId(f"w{worker}", 1, tick), model="m", drafter="d@1", device="cpu",
-        started_at=tick, ended_at=tick + 1.0, busy_s=0.9, energy_uj=None, energy_source="none", plan_version=1, plan_expired=False, plan_age_s=0.0,
-        running=RUNNING, waiting=0, kv_used=0, kv_total=1, cohorts=tuple(cohorts), latency=latency, profile=profile,
-        columns=StepColumns.of(cohorts),
+        started_at=tick, ended_at=tick + 1.0, busy_s=0.9, energy_uj=None, energy_source="none",
+        plan_version=1, plan_expired=False, plan_age_s=0.0, running=RUNNING, waiting=0, kv_used=0, kv_total=1,
+        cohorts=tuple(cohorts), latency=latency, profile=profile, columns=StepColumns.of(cohorts),
     )  # fmt: skip
