@@ -237,8 +237,12 @@ def _context_s(profile: Sequence[ProfileCell]) -> float:
 
 
 def _spread_over_k(ks: Sequence[int], seconds: Floats) -> Floats:
-    """[MAX_K + 1] from the measured K: linear between them and on beyond the last, never out of K = 0."""
-    above = [(k, s) for k, s in zip(ks, seconds, strict=True) if k > 0]
+    """[MAX_K + 1] from the measured K: linear between them and on beyond the last.
+
+    Out of K = 0 only where no more than one other K was measured: taken for level, every K up to the deepest would cost
+    the same, and the deepest would always be best.
+    """
+    above = [(k, s) for k, s in zip(ks, seconds, strict=True) if k > 0 or len(ks) == 2]
     out = np.empty(RUNGS)
     out[1:] = _linear(np.arange(1, RUNGS), [k for k, _ in above], [s for _, s in above])
     out[0] = seconds[0] if ks[0] == 0 else out[1]

@@ -240,3 +240,13 @@ def test_contexts_longer_than_profiled_are_not_taken_for_a_slower_machine() -> N
 
 def test_the_grid_reaches_every_rung() -> None:
     assert times_of(profiled()).verifying.shape == (len(LOADS), MAX_K + 1)
+
+
+def test_one_measured_k_beside_zero_does_not_make_every_draft_cost_the_same() -> None:
+    """What a profile of a few seconds has on a slow device: the deepest rung, and none."""
+    times = StepTimes.of(
+        [ProfileCell(n, k, 128, s, 0.0) for n, k, s in ((1, 0, 0.05), (1, 8, 0.06), (8, 0, 0.06), (8, 8, 0.18))]
+    )
+    assert times is not None
+    at_eight = times.verifying[LOADS.tolist().index(8.0)]
+    assert at_eight[[0, 4, 8]].tolist() == pytest.approx([0.06, 0.12, 0.18])
