@@ -63,7 +63,7 @@ def build_arms(names: Sequence[str], settings: Settings, cohorts: Sequence[str])
 
 
 def measure(arms: Sequence[Arm], trace: Sequence[Phase], texts: Texts, rounds: int, **how: Any) -> list[Turn]:
-    """Every arm through every phase of every round, by turns. how: turn_s, max_tokens, one_cohort."""
+    """Every arm through every phase of every round, by turns. how: turn_s, max_tokens, one_cohort, settle."""
     turns: list[Turn] = []
     order = count()
     # Uncounted: the first steps of an engine allocate and warm up.
@@ -73,8 +73,9 @@ def measure(arms: Sequence[Arm], trace: Sequence[Phase], texts: Texts, rounds: i
             pass
         arm.phase_run()
     try:
-        for round, at in product(range(rounds), range(len(trace))):
-            turns += _through(arms, at, trace[at], round, texts, order, **how)
+        for round, at in product(range(-how["settle"], rounds), range(len(trace))):
+            run = _through(arms, at, trace[at], round, texts, order, **how)
+            turns += run if round >= 0 else []
     except KeyboardInterrupt:
         whole = len(turns) // (len(arms) * len(trace)) * len(arms) * len(trace)
         if not whole:
@@ -126,6 +127,7 @@ def timeline(arm: Arm) -> list[dict[str, Any]]:
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Times that the whole trace is run.")] = 3,
+    settle: Annotated[int, typer.Option(min=0, help="Rounds before, not counted: a controller that just began.")] = 0,
     load: Annotated[int, typer.Option(min=2, max=64, help="The high load.")] = 8,
     scale: Annotated[float, typer.Option(min=0.01, help="Of the number of requests of each phase.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens per completion, at most.")] = 160,
@@ -154,7 +156,9 @@ def main(
     trace = phases(load, scale)
     try:
         texts = Texts.load(built[0].tokenizer)
-        turns = measure(built, trace, texts, rounds, turn_s=turn_s, max_tokens=max_tokens, one_cohort=one_cohort)
+        turns = measure(
+            built, trace, texts, rounds, turn_s=turn_s, max_tokens=max_tokens, one_cohort=one_cohort, settle=settle
+        )
     finally:
         for arm in built:
             arm.stop()
@@ -165,7 +169,7 @@ def main(
     conditions = {
         "date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads), "model": settings.model,
         "dtype": settings.dtype, "drafter": "ngram@1", "cohorts": len(cohorts), "max_tokens": max_tokens,
-        "profile_s": profile_s, "load_average": round(os.getloadavg()[1], 1),
+        "profile_s": profile_s, "settle": settle, "load_average": round(os.getloadavg()[1], 1),
     }  # fmt: skip
     append_lines(csv, [conditions | row for row in rows])
     adaptive = [arm for arm in built if arm.controller is not None]
