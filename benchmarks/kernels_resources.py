@@ -32,16 +32,8 @@ RECORD = "python -m benchmarks.kernels_resources --record --stale"
 
 PIECEMEAL: Mapping[str, str] = MappingProxyType(
     {
-        "filter_bracket_kernel": "rows of num_blocks entries, which start anywhere",
         "filter_select_kernel": "the few candidates of a row, less than 16 bytes for each lane of the widest warp",
         "gumbel_noise_kernel": "nothing but a seed and a position a row; it writes",
-        "sample_bias_kernel": "single logits, of the tokens that have a bias",
-        "sample_finish_kernel": "one entry of each block of a row",
-        "sample_penalise_kernel": "single logits, of the tokens that occurred",
-        "verify_accept_kernel": "single logits of draft tokens, and rows of num_blocks statistics",
-        "verify_block_accept_kernel": "one number of each position of a chain",
-        "verify_block_scale_kernel": "single logits of draft tokens, and rows of num_blocks statistics",
-        "verify_finish_kernel": "rows of num_blocks statistics, which start anywhere",
         "write_kv_kernel": "16 rows of 64 half-precision numbers, 8 bytes for each lane of four wide warps",
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -44,12 +45,34 @@ class Launch:
     num_warps: int
     num_stages: int = 1
     divisible_by_16: tuple[str, ...] = ()
-    """Arguments that the launcher may rely on to be multiples of 16 (aligned pointers, strides)."""
+    """Arguments that the launcher has found to be multiples of 16 (aligned pointers, strides)."""
 
     def run(self, grid: tuple[int, ...], *arguments: Any) -> None:
         """Launch `grid` programs with the kernel's arguments but for its constants."""
         shape = {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": ENABLE_FP_FUSION}
-        self.kernel[grid](*arguments, **self.constants, **shape)
+        form = specialised_by(self.kernel, self.divisible_by_16)
+        form[grid](*arguments, **self.constants, **shape)
+
+
+@functools.cache
+def specialised_by(kernel: Any, arguments: tuple[str, ...]) -> Any:
+    """The kernel, of which Triton compiles a form of its own for the values of these arguments alone.
+
+    It otherwise would for every argument that happens to be 1 or a multiple of 16: forms that no test compiles.
+    """
+    import triton  # published for Linux only
+
+    if not isinstance(kernel, triton.JITFunction):  # the interpreter's
+        return kernel
+    others = [name for name in kernel.arg_names if name not in arguments]
+    return triton.jit(kernel.fn, do_not_specialize=others, do_not_specialize_on_alignment=others)
+
+
+def are_rows_aligned(*matrices: torch.Tensor) -> bool:
+    """Whether every row starts, and ends, at a multiple of 16: it can then be read 16 bytes at a time."""
+    return all(
+        number % 16 == 0 for matrix in matrices for number in (matrix.data_ptr(), matrix.stride(0), matrix.shape[-1])
+    )
 
 
 def choose_backend(backend: Backend, device: torch.device) -> Literal["naive", "fused"]:

@@ -8,6 +8,7 @@ import triton
 from kernels.filters.fused_kernels import NUM_RUNGS, SEATS
 from kernels.filters.launches import OVER_LOGITS, bracket_launch, logits_launch
 from kernels.filters.limits import Limits
+from kernels.launch import are_rows_aligned
 from kernels.verify.shapes import BLOCK
 
 
@@ -45,7 +46,8 @@ def row_thresholds(
     batch, log_min_p = len(temperature), limits.log_min_p
 
     over_blocks, over_rows = (num_rows, num_blocks), (num_rows,)
-    stage = {name: logits_launch(name, logits.dtype, has_adjusted) for name in OVER_LOGITS}
+    aligned = are_rows_aligned(logits) and (adjusted is None or are_rows_aligned(adjusted))
+    stage = {name: logits_launch(name, logits.dtype, has_adjusted, aligned) for name in OVER_LOGITS}
     stage["highest"].run(over_blocks, highest, *source, *rules, log_min_p, batch, vocab_size, num_blocks)
     stage["ladder"].run(over_blocks, counts, masses, highest, *source, *rules, batch, vocab_size, num_blocks)
     bracket_launch().run(

@@ -24,9 +24,12 @@ _POINTERS = {
     "adjusted_ptr": "*fp32", "is_adjusted_ptr": "*i32", "cu_draft_ptr": "*i32", "temperature_ptr": "*fp32",
     "inverse_temperature_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32", "log_min_p_ptr": "*fp32",
 }  # fmt: skip
+_ALIGNED = ("logit_ptr", "logit_stride", "adjusted_ptr", "vocab_size")
 _CONSTANTS = {"BLOCK": BLOCK, "BLOCKS": BLOCKS, "BATCH_BLOCK": BATCH_BLOCK}
 SEARCH_BLOCK = 2048
 """Candidates that the search reads at a time: its 64-bit sums of more would not fit the registers of sm_80."""
+COLLECT_WARPS = 16
+"""With fewer the seats of a block whose rows start anywhere would spill registers on sm_80."""
 OVER_LOGITS = {
     "highest": filter_highest_kernel,
     "ladder": filter_ladder_kernel,
@@ -36,28 +39,36 @@ OVER_LOGITS = {
 
 
 @functools.cache
-def logits_launch(stage: str, dtype: torch.dtype, has_adjusted: bool) -> Launch:
-    """How a stage that reads logits is launched: "highest", "ladder", "collect" or "select"."""
+def logits_launch(stage: str, dtype: torch.dtype, has_adjusted: bool, aligned: bool) -> Launch:
+    """How a stage that reads logits is launched: "highest", "ladder", "collect" or "select".
+
+    `aligned`: see `kernels.launch.are_rows_aligned`, of the logits and their adjusted copy.
+    """
     name = f"filter_{stage}/{TYPE_NAMES[dtype]}/{'adjusted' if has_adjusted else 'as-given'}"
+    name += "/aligned" if aligned else ""
+    num_warps = COLLECT_WARPS if stage == "collect" and not aligned else WIDE_WARPS
     constants = {**_CONSTANTS, "HAS_ADJUSTED": has_adjusted}
     if stage == "select":
         constants["BLOCK"] = SEARCH_BLOCK
-    return _launch(name, OVER_LOGITS[stage], constants, WIDE_WARPS, {"logit_ptr": f"*{TYPE_NAMES[dtype]}"})
+    logits = {"logit_ptr": f"*{TYPE_NAMES[dtype]}"}
+    return _launch(name, OVER_LOGITS[stage], constants, num_warps, logits, aligned)
 
 
 @functools.cache
 def bracket_launch() -> Launch:
     """How the rung of each row is chosen."""
-    return _launch("filter_bracket", filter_bracket_kernel, _CONSTANTS, NARROW_WARPS, {})
+    return _launch("filter_bracket", filter_bracket_kernel, _CONSTANTS, NARROW_WARPS, {}, aligned=False)
 
 
 def launches() -> tuple[Launch, ...]:
     """All of them."""
-    over_logits = (logits_launch(*shape) for shape in product(OVER_LOGITS, TYPE_NAMES, (False, True)))
+    over_logits = (logits_launch(*shape) for shape in product(OVER_LOGITS, TYPE_NAMES, (False, True), (True, False)))
     return (*over_logits, bracket_launch())
 
 
-def _launch(name: str, kernel: Any, constants: dict[str, Any], num_warps: int, logits: dict[str, str]) -> Launch:
+def _launch(
+    name: str, kernel: Any, constants: dict[str, Any], num_warps: int, logits: dict[str, str], aligned: bool
+) -> Launch:
     pointers = {**_POINTERS, **logits}
     own = {a: pointers[a] for a in kernel.arg_names if a in pointers}
     return Launch(
@@ -66,5 +77,5 @@ def _launch(name: str, kernel: Any, constants: dict[str, Any], num_warps: int, l
         pointers=own,
         constants={a: constants[a] for a in kernel.arg_names if a in constants},
         num_warps=num_warps,
-        divisible_by_16=(*own, *(a for a in ("logit_stride", "vocab_size") if a in kernel.arg_names)),
+        divisible_by_16=tuple(a for a in _ALIGNED if a in kernel.arg_names) if aligned else (),
     )

@@ -6,6 +6,7 @@ import torch
 import triton
 
 from kernels.filters import fused as filters
+from kernels.launch import are_rows_aligned
 from kernels.sample.adjustments import FREQUENCY_OFF, PRESENCE_OFF, REPETITION_OFF
 from kernels.sample.draws import Draws, Sampled
 from kernels.sample.launches import bias_launch, blocks_launch, copy_launch, finish_launch, penalise_launch
@@ -44,7 +45,8 @@ def sample(draws: Draws) -> Sampled:
         thresholds = filters.row_thresholds(logits, cu_draft, *temperatures, draws.limits, adjusted, is_adjusted)
 
     shape = (logits.dtype, adjusted is not None)
-    blocks_launch(*shape).run(
+    aligned = are_rows_aligned(logits) and (adjusted is None or are_rows_aligned(adjusted))
+    blocks_launch(*shape, aligned).run(
         (batch, num_blocks), best_scores, best_tokens, statistics, statistics.stride(0), *source, thresholds,
         int(draws.limits is not None), *temperatures, *streams, int(draws.purpose), vocab_size, num_blocks,
     )  # fmt: skip
@@ -72,7 +74,9 @@ def _adjust(draws: Draws, logits: torch.Tensor, is_adjusted: torch.Tensor) -> to
     """[B, V] f32: the rows marked in `is_adjusted` after penalties and bias; the others are not written."""
     (batch, vocab_size), num_blocks = logits.shape, triton.cdiv(logits.shape[1], BLOCK)
     adjusted = torch.empty((batch, vocab_size), dtype=torch.float32, device=logits.device)
-    copy_launch(logits.dtype).run((batch, num_blocks), adjusted, logits, logits.stride(0), is_adjusted, vocab_size)
+    copy_launch(logits.dtype, are_rows_aligned(logits, adjusted)).run(
+        (batch, num_blocks), adjusted, logits, logits.stride(0), is_adjusted, vocab_size
+    )
     if draws.penalties is not None:
         penalties, counts = draws.penalties, draws.penalties.counts
         repetition = penalties.repetition.contiguous()

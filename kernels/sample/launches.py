@@ -30,48 +30,56 @@ _POINTERS = {
 }  # fmt: skip
 
 
+_ALIGNED = ("logit_ptr", "logit_stride", "adjusted_ptr", "vocab_size")
+# `aligned` below: see `kernels.launch.are_rows_aligned`, of the logits and their adjusted copy. Kernels that read
+# single entries have one form.
+
+
 @functools.cache
-def blocks_launch(dtype: torch.dtype, has_adjusted: bool) -> Launch:
+def blocks_launch(dtype: torch.dtype, has_adjusted: bool, aligned: bool) -> Launch:
     """How the blocks of the vocabulary are read."""
-    return _launch("blocks", sample_blocks_kernel, WIDE_WARPS, dtype, BLOCK=BLOCK, HAS_ADJUSTED=has_adjusted)
+    return _launch("blocks", sample_blocks_kernel, WIDE_WARPS, dtype, aligned, BLOCK=BLOCK, HAS_ADJUSTED=has_adjusted)
 
 
 @functools.cache
 def finish_launch(dtype: torch.dtype, has_adjusted: bool) -> Launch:
     """How they are merged."""
-    return _launch("finish", sample_finish_kernel, NARROW_WARPS, dtype, BLOCKS=BLOCKS, HAS_ADJUSTED=has_adjusted)
+    return _launch("finish", sample_finish_kernel, NARROW_WARPS, dtype, False, BLOCKS=BLOCKS, HAS_ADJUSTED=has_adjusted)
 
 
 @functools.cache
-def copy_launch(dtype: torch.dtype) -> Launch:
+def copy_launch(dtype: torch.dtype, aligned: bool) -> Launch:
     """How rows that change are copied."""
-    return _launch("copy", sample_copy_kernel, WIDE_WARPS, dtype, BLOCK=BLOCK)
+    return _launch("copy", sample_copy_kernel, WIDE_WARPS, dtype, aligned, BLOCK=BLOCK)
 
 
 @functools.cache
 def penalise_launch(dtype: torch.dtype) -> Launch:
     """How penalties are applied to the copy."""
-    return _launch("penalise", sample_penalise_kernel, SPARSE_WARPS, dtype, BLOCK=SPARSE_BLOCK)
+    return _launch("penalise", sample_penalise_kernel, SPARSE_WARPS, dtype, False, BLOCK=SPARSE_BLOCK)
 
 
 @functools.cache
 def bias_launch() -> Launch:
     """How biases are added to the copy."""
-    return _launch("bias", sample_bias_kernel, SPARSE_WARPS, None, BLOCK=SPARSE_BLOCK)
+    return _launch("bias", sample_bias_kernel, SPARSE_WARPS, None, False, BLOCK=SPARSE_BLOCK)
 
 
 def launches() -> tuple[Launch, ...]:
     """All of them."""
+    either = (True, False)
     return (
-        *(shape(dtype, adjusted) for shape, dtype, adjusted in product(
-            (blocks_launch, finish_launch), TYPE_NAMES, (False, True)
-        )),
-        *(shape(dtype) for shape, dtype in product((copy_launch, penalise_launch), TYPE_NAMES)),
+        *(blocks_launch(*key) for key in product(TYPE_NAMES, either, either)),
+        *(finish_launch(*key) for key in product(TYPE_NAMES, either)),
+        *(copy_launch(*key) for key in product(TYPE_NAMES, either)),
+        *(penalise_launch(dtype) for dtype in TYPE_NAMES),
         bias_launch(),
-    )  # fmt: skip
+    )
 
 
-def _launch(stage: str, kernel: Any, num_warps: int, dtype: torch.dtype | None, **constants: int) -> Launch:
+def _launch(
+    stage: str, kernel: Any, num_warps: int, dtype: torch.dtype | None, is_aligned: bool, **constants: int
+) -> Launch:
     pointers = dict(_POINTERS)
     name = f"sample_{stage}"
     if dtype is not None:
@@ -79,6 +87,7 @@ def _launch(stage: str, kernel: Any, num_warps: int, dtype: torch.dtype | None, 
         name += f"/{TYPE_NAMES[dtype]}"
     if "HAS_ADJUSTED" in constants:
         name += "/adjusted" if constants["HAS_ADJUSTED"] else "/as-given"
+    name += "/aligned" if is_aligned else ""
     own = {a: pointers[a] for a in kernel.arg_names if a in pointers}
-    aligned = (*own, *(a for a in ("logit_stride", "vocab_size") if a in kernel.arg_names))
+    aligned = tuple(a for a in _ALIGNED if a in kernel.arg_names) if is_aligned else ()
     return Launch(name, kernel, own, constants, num_warps, divisible_by_16=aligned)

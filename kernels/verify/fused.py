@@ -9,6 +9,7 @@ import torch
 import triton
 
 from kernels.filters import fused as filters
+from kernels.launch import are_rows_aligned
 from kernels.verify.fused_rows import NUM_PLANES
 from kernels.verify.launches import DTYPE_PAIRS, logits_launch, merge_launch
 from kernels.verify.shapes import BLOCK
@@ -52,7 +53,7 @@ def verify_chain(chains: Chains) -> Verdict:
     streams = (chains.seeds.contiguous(), chains.positions.contiguous(), coupled)
     rules = (cu_draft, temperature, inverse_temperature, *streams)
     scales, is_block_rule = normalisers, chains.rule == "block"
-    shape = (target.dtype, draft.dtype if has_draft_logits else None)
+    shape = (target.dtype, draft.dtype if has_draft_logits else None, are_rows_aligned(target, draft))
 
     logits_launch("statistics", *shape).run(
         (num_rows, num_blocks), statistics, best_tokens, *target_rows, draft, draft.stride(0), *rules,

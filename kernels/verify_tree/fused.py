@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
+from kernels.launch import are_rows_aligned
 from kernels.verify_tree.fused_rounds import ROUND_PLANES, SCALAR_PLANES
 from kernels.verify_tree.fused_rows import BEST_SCORE, PLACE_PLANES, STATISTIC_PLANES
 from kernels.verify_tree.fused_tests import END_PLANES, TEST_PLANES
@@ -79,7 +80,7 @@ def verify_tree(trees: Trees) -> TreeVerdict:
     streams = (trees.seeds.contiguous(), trees.positions.contiguous(), coupled)
     path = (verdict.num_accepted, verdict.token_ids, verdict.accepted_nodes, verdict.num_examined,
             verdict.accepted_rank)  # fmt: skip
-    aligned = vocab_size % 16 == 0 and all(t.data_ptr() % 16 == 0 and t.stride(0) % 16 == 0 for t in (target, draft))
+    aligned = are_rows_aligned(target, draft)
     block = tree_block(trees.limits.nodes)
 
     topology_launch(block).run(
