@@ -50,8 +50,9 @@ class StepTime(NamedTuple):
 def step_sizes(rungs: Iterable[int], max_sequences: int, context: int) -> tuple[StepSize, ...]:
     """The sizes worth measuring, the most telling ones first, for slots of `context` tokens.
 
-    First K = 0 and the largest rung at 1, 2, 4, 8, ... and `max_sequences` sequences, then the same two further into
-    the context (a step's cost rises with it), then the other rungs.
+    First K = 0, the largest rung and the smallest positive one at 1 and `max_sequences` sequences (the jump from no
+    draft to one is not the slope from one to many), then the first two at 2, 4, 8, ..., then further into the context
+    (a step's cost rises with it), then the other rungs.
     """
     near = max(1, min(NEAR_CONTEXT, context // 4))
     ladder = sorted(k for k in {0, *rungs} if near + k + 1 <= context)
@@ -59,7 +60,9 @@ def step_sizes(rungs: Iterable[int], max_sequences: int, context: int) -> tuple[
     powers = [1 << i for i in range(max_sequences.bit_length()) if 1 << i <= max_sequences]
     counts = list(dict.fromkeys((1, max_sequences, *powers)))
     far = min(FAR_CONTEXT, context - ladder[-1] - 1)
-    sizes = [StepSize(n, k, near) for n in counts for k in ends]
+    first = dict.fromkeys((*ends, ladder[min(1, len(ladder) - 1)]))
+    sizes = [StepSize(n, k, near) for n in counts[:2] for k in first]
+    sizes += [StepSize(n, k, near) for n in counts[2:] for k in ends]
     if far >= 2 * near:
         sizes += [StepSize(n, k, far) for n in counts[:2] for k in ends]
     sizes += [StepSize(n, k, near) for n in sorted(counts) for k in ladder]

@@ -163,6 +163,8 @@ def rule(
     probes = _rest_or_probe(ruled, table, wish, cells, probes, seen, now)
     held = now - cells.changed_at < table.hold_s[:, None]
     is_free = ~held | (seen.drift_at[:, None] > cells.changed_at) | (cells.decided_at == -np.inf)
+    # The first climb into what nobody measured need not wait, so that a cohort's first minute is not spent on it.
+    is_free |= (wish.k > ruled.k) & wish.is_unexplored & (cells.failures == 0) & (table.tuner == GOODPUT)[:, None]
     # What was taken back is not tried again before a probe would be, unless other text came.
     is_barred = now - cells.reverted_at < cells.wait_s(table.probe_every_s)
     is_barred &= (wish.k > ruled.k) & (seen.drift_at[:, None] <= cells.reverted_at)

@@ -49,7 +49,7 @@ def finish(machine, sizes=SMALL, budget_s=100.0):
 def test_every_rung_is_measured_at_every_load_and_the_ends_of_the_ladder_first() -> None:
     sizes = step_sizes(RUNGS, 6, 2048)
     assert {(s.sequences, s.k) for s in sizes} == {(n, k) for n in (1, 2, 4, 6) for k in RUNGS}
-    assert [s[:2] for s in sizes[:4]] == [(1, 0), (1, 8), (6, 0), (6, 8)]
+    assert [s[:2] for s in sizes[:6]] == [(1, 0), (1, 8), (1, 1), (6, 0), (6, 8), (6, 1)]
     assert len(set(sizes)) == len(sizes)
 
 
