@@ -30,7 +30,7 @@ from controlplane.decision.observation import BINS, BUCKETS, Flags, Floats, Ints
 from controlplane.decision.policy_table import GOODPUT, THRESHOLD
 from controlplane.decision.state import DecisionState
 from controlplane.decision.tuners import fixed, goodput, slots, threshold
-from controlplane.decision.tuners.base import Rates, Situation, Wish
+from controlplane.decision.tuners.base import Rates, Situation, Wish, at_k
 from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS
 
 __all__ = ["Decision", "DecisionState", "Observation", "Rates", "Reason", "Tick", "decide", "observe"]
@@ -211,8 +211,8 @@ def _circumstances(
         tpot = seconds / situation.outlook.emitted[:, None, :]
         k, cohorts = np.maximum(situation.k, 0), np.arange(shape[0])[:, None]
         below, above = np.maximum(state.table.below[cohorts, k], 0), np.maximum(state.table.above[cohorts, k], 0)
-        slower = _at_k(tpot, below) >= _at_k(tpot, k)
-        loss = np.where(above > k, 1.0 - _at_k(seconds, k) / _at_k(seconds, above), 0.0)
+        slower = at_k(tpot, below) >= at_k(tpot, k)
+        loss = np.where(above > k, 1.0 - at_k(seconds, k) / at_k(seconds, above), 0.0)
     return Circumstances(
         is_active=is_active,
         is_told=is_told,
@@ -224,12 +224,6 @@ def _circumstances(
         ran_s=state.cells.ran_s + np.where(is_active, passed_s, 0.0),
         knows_times=situation.times is not None,
     )
-
-
-def _at_k(values: Floats, k: Ints) -> Floats:
-    """[cohorts, loads]: values [cohorts, loads, MAX_K + 1] at each cell's K."""
-    out: Floats = np.take_along_axis(values, k[:, :, None], axis=2)[:, :, 0]
-    return out
 
 
 def _where_active(seen: Observation, cohorts: int) -> Flags:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.decision.observation import Evidence, Flags, Floats
+from controlplane.decision.observation import Evidence, Floats
 from controlplane.telemetry import MAX_K
 
 HALF_LIFE = 300.0
@@ -113,15 +113,6 @@ class Estimate:
         sd = np.sqrt(mean * (1.0 - mean) / ((worth + POOLED_WEIGHT) / self.spread[:, None] + 1.0))
         return Hazards(mean, sd, examined)
 
-    def over(self, cohort: int, first: int, end: int) -> tuple[float, float, float]:
-        """Mean, sd and examined of positions [first, end) of one cohort taken together."""
-        e = self.evidence
-        examined, accepted = float(e.examined[cohort, first:end].sum()), float(e.accepted[cohort, first:end].sum())
-        mean = (accepted + POOLED_WEIGHT * float(self.pooled[cohort])) / (examined + POOLED_WEIGHT)
-        worth = examined**2 / max(float(self.squares[cohort, first:end].sum()), 1e-12)
-        sd = (mean * (1.0 - mean) / ((worth + POOLED_WEIGHT) / float(self.spread[cohort]) + 1.0)) ** 0.5
-        return mean, sd, examined
-
     def outlook(self) -> Outlook:
         """Expected tokens and positions of a step for every K."""
         e, hazards = self.evidence, self.hazards()
@@ -173,15 +164,6 @@ class Estimate:
         """With every count of each cohort scaled by `share` [cohorts]: the same hazards, believed less."""
         scale = share[:, None]
         return Estimate(Evidence(*(a * scale for a in self._arrays()[:5])), self.squares * scale, self.spread)
-
-    def take(self, where: Flags | list[int]) -> Estimate:
-        """Of some cohorts."""
-        e = self.evidence
-        return Estimate(
-            Evidence(e.planned[where], e.drafted[where], e.reached[where], e.examined[where], e.accepted[where]),
-            self.squares[where],
-            self.spread[where],
-        )
 
     def _arrays(self) -> tuple[Floats, ...]:
         e = self.evidence

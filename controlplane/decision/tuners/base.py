@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from controlplane.decision.estimate import Estimate, Hazards, Outlook
 from controlplane.decision.latency import StepTimes
@@ -64,3 +68,8 @@ class Wish:
 
 Tuner = Callable[[Situation], Wish]
 """Pure, over all cohorts; the guard takes from it the cells of the cohorts that use it."""
+
+
+def at_k(values: npt.NDArray[Any], k: Ints) -> npt.NDArray[Any]:
+    """[cohorts, loads]: `values` [cohorts, loads, MAX_K + 1] at each cell's K (>= 0)."""
+    return np.take_along_axis(values, k[:, :, None], axis=2)[:, :, 0]

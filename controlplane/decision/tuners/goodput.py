@@ -19,7 +19,7 @@ import numpy as np
 from controlplane.decision.estimate import Outlook
 from controlplane.decision.latency import AT_BUCKETS, LOADS, uniform_seconds
 from controlplane.decision.observation import Flags, Floats, Ints
-from controlplane.decision.tuners.base import Situation, Wish
+from controlplane.decision.tuners.base import Situation, Wish, at_k
 from controlplane.decision.tuners.slots import Prices
 from controlplane.telemetry import MAX_K
 
@@ -48,8 +48,8 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
     quickest = np.where(table.is_rung[:, None, :], -scores.tpot_s, -np.inf)
     within = np.where(wants_slo & is_met & ~meets, -np.inf, np.where(wants_slo & ~is_met, quickest, allowed))
     best = within.argmax(axis=2)
-    at_best, at_present = _at(scores.value, best), _at(scores.value, np.maximum(k, 0))
-    meets_now = np.take_along_axis(meets, np.maximum(k, 0)[:, :, None], axis=2)[:, :, 0]
+    at_best, at_present = at_k(scores.value, best), at_k(scores.value, np.maximum(k, 0))
+    meets_now = at_k(meets, np.maximum(k, 0))
     cohorts = np.arange(len(best))[:, None]
     # Net tokens may be none at all; what is gained is then set beside the tokens emitted now.
     unit = np.where(
@@ -59,7 +59,7 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
     if prices is not None and situation.table.is_ragged.any():
         # Under a ceiling only what pays is drafted, so a lower one gains nothing: weigh what drafting all would cost.
         full = _in_full(situation, prices)
-        saved = (_at(full, best) - _at(full, np.maximum(k, 0))) / np.maximum(unit, 1e-12)
+        saved = (at_k(full, best) - at_k(full, np.maximum(k, 0))) / np.maximum(unit, 1e-12)
         gain = np.where(situation.table.is_ragged[:, None] & (best < k), saved, gain)
     gain = np.where((wants_slo & is_met)[:, :, 0] & ~meets_now, np.inf, gain)
     deciding = np.maximum(best, k) - 1
@@ -108,8 +108,8 @@ def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints,
     emitted = outlook.emitted[cohorts, k]
     reached = np.where(k > 0, outlook.survival[cohorts, np.maximum(k - 1, 0)], 1.0)
     hoped = emitted + reached * more
-    seconds_now = _at(scores.tpot_s, k) * emitted
-    seconds_then = _at(scores.tpot_s, rung) * outlook.emitted[cohorts, rung]
+    seconds_now = at_k(scores.tpot_s, k) * emitted
+    seconds_then = at_k(scores.tpot_s, rung) * outlook.emitted[cohorts, rung]
     gain: Floats = hoped / emitted * seconds_now / np.maximum(seconds_then, 1e-12) - 1.0
     if prices is None:
         return gain
@@ -147,12 +147,6 @@ def _own_pass(situation: Situation, prices: Prices) -> Floats:
 def _summed(net: Floats) -> Floats:
     zero = np.zeros((*net.shape[:2], 1))
     return 1.0 + np.concatenate([zero, net.cumsum(axis=2)], axis=2)
-
-
-def _at(values: Floats, k: Ints) -> Floats:
-    """[cohorts, loads]: values [cohorts, loads, MAX_K + 1] at each cell's K."""
-    out: Floats = np.take_along_axis(values, k[:, :, None], axis=2)[:, :, 0]
-    return out
 
 
 def _is_priced(situation: Situation, prices: Prices | None) -> Flags:
