@@ -22,13 +22,6 @@ from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import CostReport, CostRow, TimeRange, cost_report, open_ledger, time_bounds
 from controlplane.store.time_range import iso, parse_moment
 
-cost_app = typer.Typer(no_args_is_help=True, help="What serving cost, by cohort, model, tenant or hour.")
-
-
-@cost_app.callback()
-def cost() -> None:
-    """What serving cost, by cohort, model, tenant or hour."""
-
 
 class Dimension(StrEnum):
     COHORT = "cohort"
@@ -44,7 +37,6 @@ class BasisName(StrEnum):
     OWNED = "owned"
 
 
-@cost_app.command()
 def report(
     by: Annotated[Dimension, typer.Option(help="What a row stands for.")] = Dimension.COHORT,
     since: Annotated[str, typer.Option(help="Start: a duration before now (7d, 24h, 90m) or a UTC time.")] = "7d",
@@ -192,3 +184,6 @@ def _cells(row: CostRow, with_energy: bool) -> list[str]:
 def _stop(message: str, code: int) -> NoReturn:
     typer.echo(message, err=True)
     raise typer.Exit(code)
+
+
+COMMANDS = {"report": report}
