@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from controlplane.finops.attribution import split
 
@@ -55,8 +55,8 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """rows + idle = total, exactly. machine_s: seconds of all windows together, idle_s: of them
-    without work. unpriced: a line per missing price.
+    """rows + rest + idle = total, exactly. machine_s: seconds of all windows together, idle_s: of them
+    without work. unpriced: a line per missing price. rest: what a filter left out; None without a filter.
     """
 
     rows: tuple[CostRow, ...]
@@ -68,6 +68,40 @@ class CostReport:
     unpriced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     idle_s: float = 0.0
+    rest: CostRow | None = None
+
+
+class CostCell(NamedTuple):
+    """What one tenant's part of a cohort cost on one sku in one hour, in one direction; or the idle rest of that hour.
+
+    hour: since the unix epoch, UTC. sku: the worker's device. cohort, tenant: None where there is none (idle has
+    neither). direction: input (prefill), output (drafting and verification) or idle. ns: machine time; wasted_*: on
+    rejected draft positions. cost_nano: integer nano-units, None = unpriced; the cells of an (hour, sku) cost together
+    exactly its bill. uj: microjoules, None = not measured. tokens: prompt tokens for input, emitted ones for output;
+    measured_tokens: of them in windows with energy. steps, planned_k_steps, draft_tokens, accepted_tokens: of output.
+    requests: ended ones, counted in output.
+    """
+
+    hour: int
+    sku: str
+    model: str
+    cohort: str | None
+    tenant: str | None
+    direction: Literal["input", "output", "idle"]
+    ns: int
+    wasted_ns: int
+    cost_nano: int | None
+    wasted_cost_nano: int | None
+    uj: int | None
+    wasted_uj: int | None
+    energy_source: str
+    tokens: int
+    steps: int
+    planned_k_steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    requests: int
+    measured_tokens: int = 0
 
 
 class Cell(NamedTuple):
