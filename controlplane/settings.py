@@ -10,12 +10,15 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from controlplane.finops.carbon import zone_problem
 
 ENV_PREFIX = "KADENCE_"
 DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
@@ -38,6 +41,8 @@ class Settings(BaseSettings):
     policy: Path = Field(Path("policies.yaml"), description="the operator's policy file")
     policy_watch: bool = Field(True, description="apply the policy file whenever it changes")
     prices: Path = Field(Path("prices.yaml"), description="the price sheet")
+    carbon_zone: str = Field("none", description="country (DEU, USA, ...) or world; none: carbon is not reported")
+    pue: Decimal = Field(Decimal(1), ge=1, le=10, description="energy of the whole site over that of the machines")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
     drafter: str = Field("ngram", description="ngram, none, or draft_model:<folder or id>")
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -70,6 +75,13 @@ class Settings(BaseSettings):
         if url and (not colon or scheme not in DATABASE_SCHEMES):
             raise ValueError(f"must be empty or start with {', '.join(s + '://' for s in DATABASE_SCHEMES)}")
         return url
+
+    @field_validator("carbon_zone")
+    @classmethod
+    def _known_zone(cls, zone: str) -> str:
+        if problem := zone_problem(zone):
+            raise ValueError(problem)
+        return zone
 
     @field_validator("drafter")
     @classmethod
