@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from operator import add
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from controlplane.alerts import CanaryCheck
@@ -144,6 +145,35 @@ class RankCount(NamedTuple):
     kept: int
 
 
+class TenantUse(NamedTuple):
+    """One tenant's part of a cohort's window: what was computed for it and what it got; None = no tenant is known.
+
+    Positions and tokens as in CohortWindow. input_tokens: prompt tokens of the requests whose prefill began in the
+    window, once per request, also where a prefill is repeated. emitted_tokens: completion tokens, those that prefill
+    yields included. requests: ended ones, whether they finished, failed or were cancelled.
+    """
+
+    tenant: str | None
+    prefill_positions: int = 0
+    verify_positions: int = 0
+    draft_positions: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    input_tokens: int = 0
+    emitted_tokens: int = 0
+    requests: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Draft-verify rounds and plain steps: each verifies one position more than it drafted tokens."""
+        return self.verify_positions - self.draft_tokens
+
+    @property
+    def rejected_tokens(self) -> int:
+        """Draft tokens that were verified and not kept."""
+        return self.draft_tokens - self.accepted_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class CohortWindow:
     """What one worker saw of one cohort in one interval. Only active cohorts travel.
@@ -152,7 +182,8 @@ class CohortWindow:
     first_tokens: tokens that prefill yielded (one per started request). ttft, tpot: of requests that reached them in
     this interval (TPOT = (end - first token) / (tokens - 1), on finish). shadow: drafts that were scored against
     committed tokens without being verified (nothing was emitted, no time of a step is in them): evidence only. ranks:
-    where trees were verified, what became of their nodes.
+    where trees were verified, what became of their nodes. tenants: the same counts taken apart by tenant, sorted (None
+    first), each with something in it; empty = not known, so that all belongs to tenant None.
     """
 
     cohort: str
@@ -167,6 +198,7 @@ class CohortWindow:
     tpot: LatencyHistogram = LatencyHistogram()
     shadow: tuple[StepCell, ...] = ()
     ranks: tuple[RankCount, ...] = ()
+    tenants: tuple[TenantUse, ...] = ()
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
@@ -203,6 +235,31 @@ class CohortWindow:
         """All positions computed for this cohort: the weight by which a window's cost and energy are split."""
         return self.prefill_positions + self.verify_positions + self.draft_positions
 
+    @property
+    def by_tenant(self) -> tuple[TenantUse, ...]:
+        """`tenants`, or where they are not known everything as tenant None's, with no input tokens."""
+        if self.tenants:
+            return self.tenants
+        drafted = accepted = verified = 0
+        emitted = self.first_tokens
+        for c in self.counts:
+            drafted += c.steps * c.drafted
+            accepted += c.steps * c.accepted
+            verified += c.steps * (c.drafted + 1)
+            emitted += c.steps * (c.accepted + (not c.ended))
+        return (
+            TenantUse(
+                None,
+                prefill_positions=self.prefill_positions,
+                verify_positions=verified,
+                draft_positions=self.draft_positions,
+                draft_tokens=drafted,
+                accepted_tokens=accepted,
+                emitted_tokens=emitted,
+                requests=self.requests_finished + self.requests_failed,
+            ),
+        )
+
     def drafted_at(self, position: int) -> int:
         """Drafts that had a token at the 0-based `position`."""
         return sum(c.steps for c in self.counts if c.drafted > position)
@@ -228,7 +285,18 @@ class CohortWindow:
             self.tpot.merge(other.tpot),
             _merge_cells(self.shadow, other.shadow),
             _merge_ranks(self.ranks, other.ranks),
+            merge_tenants((*self.by_tenant, *other.by_tenant)) if self.tenants or other.tenants else (),
         )
+
+
+def merge_tenants(uses: Iterable[TenantUse]) -> tuple[TenantUse, ...]:
+    """One sum per tenant, sorted, None first; tenants with nothing in any count are left out."""
+    sums: dict[str | None, TenantUse] = {}
+    for use in uses:
+        before = sums.get(use.tenant)
+        sums[use.tenant] = use if before is None else TenantUse(use.tenant, *map(add, before[1:], use[1:]))
+    found = (use for use in sums.values() if any(use[1:]))
+    return tuple(sorted(found, key=lambda use: (use.tenant is not None, use.tenant or "")))
 
 
 def _merge_ranks(ours: tuple[RankCount, ...], theirs: tuple[RankCount, ...]) -> tuple[RankCount, ...]:
@@ -289,10 +357,12 @@ class WorkerWindow:
     """One worker's interval: its cohorts, step times, energy, and what it was obeying.
 
     started_at, ended_at: unix seconds. busy_s: seconds inside prefill and decode steps (<= the interval).
-    energy_uj: microjoules, None where nothing could be measured (None is never 0). running, waiting, kv_used,
-    kv_total: gauges at the end (sequences, sequences, tokens, tokens). plan_expired: the worker ran on fallback K.
-    drafter: name@version, so that a swap shows. profile: the step times of the worker's start, with the first window,
-    after a change of controller and now and then. columns: the cohorts' cells as arrays, where the worker made them.
+    energy_uj: microjoules, None where nothing could be measured (None is never 0). idle_energy_uj: what the device
+    would have drawn with nothing running, idle power x duration, at most energy_uj; None = not known. running, waiting,
+    kv_used, kv_total: gauges at the end (sequences, sequences, tokens, tokens). plan_expired: the worker ran on
+    fallback K. drafter: name@version, so that a swap shows. profile: the step times of the worker's start, with the
+    first window, after a change of controller and now and then. columns: the cohorts' cells as arrays, where the worker
+    made them.
     """
 
     id: WindowId
@@ -315,6 +385,7 @@ class WorkerWindow:
     latency: tuple[LatencyCell, ...] = ()
     profile: tuple[ProfileCell, ...] = ()
     columns: StepColumns | None = field(default=None, compare=False, repr=False)
+    idle_energy_uj: int | None = None
 
     @property
     def seconds(self) -> float:
