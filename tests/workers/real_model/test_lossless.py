@@ -184,8 +184,11 @@ def turned(turn, n):
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("proposer", ["ngram", "draft"])
 def test_greedy_text_is_that_of_plain_decoding(run, prompts, plain, mismatches, proposer, turn) -> None:
-    texts, accepted = run(prompts, turned(turn, len(prompts)), proposer)
-    assert mismatches(prompts, plain, texts) == []
+    # The draft model computes every draft position, and its cost is most of this file's: every other prompt.
+    every = 2 if proposer == "draft" else 1
+    chosen, expected = prompts[::every], plain[::every]
+    texts, accepted = run(chosen, turned(turn, len(chosen)), proposer)
+    assert mismatches(chosen, expected, texts) == []
     assert accepted > 0
 
 
