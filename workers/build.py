@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.energy import select_energy_reader
+from workers.energy.base import EnergyReading
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
 from workers.meter import Meter
@@ -73,8 +74,16 @@ def build_engine(
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
-    read_energy = select_energy_reader(device.type).since_last
-    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, read_energy)
+    energy = select_energy_reader(device.type)
+    meter = Meter(
+        worker,
+        time.time_ns(),
+        settings.model,
+        label,
+        sku,
+        clock,
+        lambda now, is_idle: EnergyReading(*energy.since_last()),
+    )
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
         Target(runner),

@@ -127,6 +127,7 @@ class Canary:
         if not self.is_due(busy):
             return None
         started = self._clock()
+        self._engine.meter.count_own_work()
         try:
             check = self._check = self._check or self._start()
             self._advance(check)

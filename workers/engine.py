@@ -112,7 +112,12 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return []
-        outcome = self._round(batch, self.plan_client.k_for(batch.decoding))
+        started, computed = time.perf_counter(), batch.prefill.prefill_positions if batch.prefill else 0
+        try:
+            outcome = self._round(batch, self.plan_client.k_for(batch.decoding))
+        except Exception:
+            self._count_prefill(batch, computed, time.perf_counter() - started)
+            raise
         self._count(batch, outcome)
         self._score_shadows(outcome)
         return [self._chunk(c) for c in outcome.committed]
@@ -131,6 +136,7 @@ class Engine:
         try:
             # At K = 0 the drafter is off, and so is what keeps it up to date.
             self.proposer.prime(sequences if size.k else ())
+            self.meter.count_own_work()
             outcome = self._round(Batch(tuple(sequences)), (size.k,) * size.sequences)
         finally:
             for sequence in sequences:
@@ -189,7 +195,7 @@ class Engine:
 
     def _count(self, batch: Batch, outcome: Round) -> None:
         if batch.prefill is not None:
-            self.meter.count_prefill(batch.prefill, outcome.prefill_positions, outcome.prefill_s)
+            self._count_prefill(batch, batch.prefill.prefill_positions - outcome.prefill_positions, outcome.prefill_s)
         self.meter.count_step(
             outcome.committed, outcome.draft_positions, outcome.seconds, outcome.draft_seconds, outcome.context
         )
@@ -201,6 +207,13 @@ class Engine:
             if c.from_prefill:
                 c.sequence.first_token_at = self._clock()
                 self.meter.count_first_token(c.sequence, c.sequence.first_token_at - c.sequence.request.created_at)
+
+    def _count_prefill(self, batch: Batch, before: int, seconds: float) -> None:
+        """What this step computed of a prompt that had `before` positions computed: also where the step then failed."""
+        sequence = batch.prefill
+        if sequence is not None and sequence.prefill_positions > before:
+            input_tokens = 0 if before else sequence.prompt_length
+            self.meter.count_prefill(sequence, sequence.prefill_positions - before, seconds, input_tokens)
 
     def _score_shadows(self, outcome: Round) -> None:
         if self._shadow is None:

@@ -9,31 +9,45 @@ from dataclasses import dataclass, field
 from controlplane.step_columns import StepColumns
 from controlplane.telemetry import (
     CohortWindow,
-    EnergySource,
     LatencyCell,
     LatencyHistogram,
     ProfileCell,
     StepCell,
     StepCount,
+    TenantUse,
     WindowId,
     WorkerWindow,
     load_bucket,
+    merge_tenants,
 )
 from workers.commit import Committed
+from workers.energy.base import EnergyReading
 from workers.sequence import Sequence
+
+_Count = tuple[int, int, bool]
+"""(drafted, accepted, ended) of a step."""
 
 
 @dataclass(slots=True)
 class _OpenCell:
-    """One cohort's steps at one load and one planned K."""
+    """One cohort's steps at one load and one planned K; counts: by (tenant, drafted, accepted, ended)."""
 
-    counts: Counter[tuple[int, int, bool]] = field(default_factory=Counter)
+    counts: Counter[tuple[str | None, int, int, bool]] = field(default_factory=Counter)
     seconds: float = 0.0
     overlap: list[float] = field(default_factory=list)
     overlap_steps: list[int] = field(default_factory=list)
 
-    def count(self, drafted: int, accepted: int, ended: bool, seconds: float, acceptance: Iterable[float]) -> None:
-        self.counts[drafted, accepted, ended] += 1
+    def count(
+        self,
+        tenant: str | None,
+        drafted: int,
+        accepted: int,
+        ended: bool,
+        seconds: float,
+        acceptance: Iterable[float],
+    ) -> None:
+        # The tenant is one more part of the key and no counter of its own: the step's thread pays nearly nothing.
+        self.counts[tenant, drafted, accepted, ended] += 1
         self.seconds += seconds
         for position, probability in enumerate(acceptance):
             if position == len(self.overlap):
@@ -43,11 +57,38 @@ class _OpenCell:
             self.overlap_steps[position] += 1
 
     def close(self, load_bucket: int, k: int) -> StepCell:
-        counts = tuple(StepCount(*count, steps) for count, steps in sorted(self.counts.items()))
+        sums: Counter[_Count] = Counter()
+        for (_, drafted, accepted, ended), steps in self.counts.items():
+            sums[drafted, accepted, ended] += steps
+        counts = tuple(StepCount(*count, steps) for count, steps in sorted(sums.items()))
         return StepCell(load_bucket, k, counts, self.seconds, tuple(self.overlap), tuple(self.overlap_steps))
 
 
 _OpenCells = defaultdict[tuple[int, int], _OpenCell]
+
+
+@dataclass(slots=True)
+class _OpenTenant:
+    """What is counted of one tenant besides its steps."""
+
+    prefill_positions: int = 0
+    draft_positions: int = 0
+    input_tokens: int = 0
+    first_tokens: int = 0
+    requests: int = 0
+
+    def close(self, tenant: str | None, steps: Counter[_Count]) -> TenantUse:
+        return TenantUse(
+            tenant,
+            prefill_positions=self.prefill_positions,
+            verify_positions=sum(n * (drafted + 1) for (drafted, _, _), n in steps.items()),
+            draft_positions=self.draft_positions,
+            draft_tokens=sum(n * drafted for (drafted, _, _), n in steps.items()),
+            accepted_tokens=sum(n * accepted for (_, accepted, _), n in steps.items()),
+            input_tokens=self.input_tokens,
+            emitted_tokens=self.first_tokens + sum(n * (kept + (not end)) for (_, kept, end), n in steps.items()),
+            requests=self.requests,
+        )
 
 
 @dataclass(slots=True)
@@ -56,9 +97,7 @@ class _OpenCohort:
 
     cells: _OpenCells = field(default_factory=lambda: _OpenCells(_OpenCell))
     shadow: _OpenCells = field(default_factory=lambda: _OpenCells(_OpenCell))
-    prefill_positions: int = 0
-    draft_positions: int = 0
-    first_tokens: int = 0
+    tenants: defaultdict[str | None, _OpenTenant] = field(default_factory=lambda: defaultdict(_OpenTenant))
     started: int = 0
     finished: int = 0
     failed: int = 0
@@ -66,19 +105,28 @@ class _OpenCohort:
     tpot: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def close(self, cohort: str) -> CohortWindow:
+        tenants = self.tenants.values()
         return CohortWindow(
             cohort,
             tuple(cell.close(*key) for key, cell in sorted(self.cells.items())),
-            self.prefill_positions,
-            self.draft_positions,
-            self.first_tokens,
+            sum(tenant.prefill_positions for tenant in tenants),
+            sum(tenant.draft_positions for tenant in tenants),
+            sum(tenant.first_tokens for tenant in tenants),
             self.started,
             self.finished,
             self.failed,
             self.ttft,
             self.tpot,
             tuple(cell.close(*key) for key, cell in sorted(self.shadow.items())),
+            tenants=self._close_tenants(),
         )
+
+    def _close_tenants(self) -> tuple[TenantUse, ...]:
+        steps: defaultdict[str | None, Counter[_Count]] = defaultdict(Counter)
+        for cell in self.cells.values():
+            for (tenant, drafted, accepted, ended), n in cell.counts.items():
+                steps[tenant][drafted, accepted, ended] += n
+        return merge_tenants(self.tenants[name].close(name, steps[name]) for name in {*self.tenants, *steps})
 
 
 @dataclass(slots=True)
@@ -109,7 +157,8 @@ class Meter:
     """Open window of one worker.
 
     Identity: worker, epoch (unix nanoseconds of its start), and a sequence number that rises with each closed window.
-    `read_energy` gives the microjoules since its last call, None where they cannot be known, and their source.
+    `read_energy(now, is_idle)` gives the energy since its last call; now: by `clock`; is_idle: the device had nothing
+    to do in the window, neither requests nor work of its own.
     """
 
     def __init__(
@@ -120,7 +169,7 @@ class Meter:
         drafter: str,
         device: str,
         clock: Callable[[], float],
-        read_energy: Callable[[], tuple[int | None, EnergySource]] = lambda: (None, "none"),
+        read_energy: Callable[[float, bool], EnergyReading] = lambda now, is_idle: EnergyReading(None, "none"),
     ) -> None:
         self.worker, self.model, self.drafter, self.device = worker, model, drafter, device
         self._epoch = epoch
@@ -132,14 +181,18 @@ class Meter:
     def _reset(self, now: float) -> None:
         self._started_at = now
         self._busy_s = 0.0
+        self._did_own_work = False
         self._cohorts: defaultdict[str, _OpenCohort] = defaultdict(_OpenCohort)
         self._latency: defaultdict[tuple[int, int], _OpenLatency] = defaultdict(_OpenLatency)
 
     def count_start(self, sequence: Sequence) -> None:
         self._cohorts[sequence.request.cohort].started += 1
 
-    def count_prefill(self, sequence: Sequence, positions: int, seconds: float) -> None:
-        self._cohorts[sequence.request.cohort].prefill_positions += positions
+    def count_prefill(self, sequence: Sequence, positions: int, seconds: float, input_tokens: int = 0) -> None:
+        """One chunk of a prompt; input_tokens: the prompt's tokens with its first chunk, else (or repeated) none."""
+        tenant = self._tenant(sequence)
+        tenant.prefill_positions += positions
+        tenant.input_tokens += input_tokens
         self._busy_s += seconds
 
     def count_step(
@@ -158,9 +211,11 @@ class Meter:
         bucket = load_bucket(len(rounds))
         positions = 0
         for c, drafting in zip(rounds, draft_positions, strict=True):
-            cohort = self._cohorts[c.sequence.request.cohort]
-            cohort.cells[bucket, c.planned_k].count(c.drafted, c.accepted, c.ended, seconds, c.acceptance)
-            cohort.draft_positions += drafting
+            request = c.sequence.request
+            cohort, tenant = self._cohorts[request.cohort], request.tenant
+            cohort.cells[bucket, c.planned_k].count(tenant, c.drafted, c.accepted, c.ended, seconds, c.acceptance)
+            if drafting:
+                cohort.tenants[tenant].draft_positions += drafting
             positions += c.drafted + 1
         self._busy_s += seconds
         if rounds:
@@ -172,26 +227,35 @@ class Meter:
 
     def count_shadow(self, cohort: str, load_bucket: int, k: int, drafted: int, accepted: int, ended: bool) -> None:
         """A draft that was scored against committed tokens and never verified: evidence, not a step."""
-        self._cohorts[cohort].shadow[load_bucket, k].count(drafted, accepted, ended, 0.0, ())
+        self._cohorts[cohort].shadow[load_bucket, k].count(None, drafted, accepted, ended, 0.0, ())
+
+    def count_own_work(self) -> None:
+        """The device computed for no request (a rehearsal, a check): nobody's time, but no stretch of idle power."""
+        self._did_own_work = True
 
     def count_first_token(self, sequence: Sequence, ttft_s: float) -> None:
+        self._tenant(sequence).first_tokens += 1
         cohort = self._cohorts[sequence.request.cohort]
-        cohort.first_tokens += 1
         cohort.ttft = cohort.ttft.observe(ttft_s)
 
     def count_end(self, sequence: Sequence, tpot_s: float | None, failed: bool) -> None:
+        self._tenant(sequence).requests += 1
         cohort = self._cohorts[sequence.request.cohort]
         cohort.finished += not failed
         cohort.failed += failed
         if tpot_s is not None:
             cohort.tpot = cohort.tpot.observe(tpot_s)
 
+    def _tenant(self, sequence: Sequence) -> _OpenTenant:
+        return self._cohorts[sequence.request.cohort].tenants[sequence.request.tenant]
+
     def close(self, gauges: Gauges) -> WorkerWindow:
         """Close the open window and start the next one where it ends."""
         # A clock that was set back must not make a window of negative length: its rows would be refused.
         read = self._clock()
         now = max(read, self._started_at)
-        energy_uj, source = self._read_energy()
+        is_quiet = not (self._busy_s or self._cohorts or self._did_own_work or gauges.running or gauges.waiting)
+        energy = self._read_energy(read, is_quiet)
         self._sequence += 1
         cohorts = tuple(open_cohort.close(name) for name, open_cohort in sorted(self._cohorts.items()))
         window = WorkerWindow(
@@ -203,8 +267,9 @@ class Meter:
             ended_at=now,
             # A step that ends as the window closes may have begun before it: never more busy than long.
             busy_s=min(self._busy_s, now - self._started_at),
-            energy_uj=energy_uj,
-            energy_source=source,
+            energy_uj=energy.energy_uj,
+            energy_source=energy.source,
+            idle_energy_uj=energy.idle_energy_uj,
             plan_version=gauges.plan_version,
             plan_expired=gauges.plan_expired,
             plan_age_s=gauges.plan_age_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controlplane.alerts import CanaryCheck
@@ -71,7 +71,9 @@ class WorkerTotals:
         for check in canary:
             key = check.cohort, check.drafter
             self._canary[key] = self._canary.get(key, CanaryTotals()).add(check)
-        self._totals = merge_cohorts([*self._totals.values(), *window.cohorts])
+        # Tenants are the ledger's: whoever came once would be kept and summed for as long as the worker lives.
+        cohorts = [replace(cohort, tenants=()) for cohort in window.cohorts]
+        self._totals = merge_cohorts([*self._totals.values(), *cohorts])
         if window.energy_uj is not None:
             source = window.energy_source
             self._energy_uj[source] = self._energy_uj.get(source, 0) + window.energy_uj
@@ -80,7 +82,7 @@ class WorkerTotals:
             epoch=window.id.epoch,
             model=window.model,
             totals=dict(self._totals),
-            last_window=merge_cohorts(window.cohorts),
+            last_window=merge_cohorts(cohorts),
             energy_uj=dict(self._energy_uj),
             plan_version=window.plan_version,
             plan_age_s=window.plan_age_s,

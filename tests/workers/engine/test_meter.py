@@ -9,6 +9,8 @@ import pytest
 from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, WindowId
 from workers.commit import Committed
 from workers.detokenizer import Detokenizer
+from workers.energy.base import EnergyReading
+from workers.latency_profile import StepSize
 from workers.meter import Gauges, Meter
 from workers.sequence import EngineRequest, SamplingParams, Sequence
 
@@ -125,9 +127,52 @@ def test_energy_that_cannot_be_measured_is_none(meter) -> None:
 
 
 def test_energy_is_read_once_for_each_window(clock) -> None:
-    readings = iter([(5, "counter"), (7, "counter")])
-    meter = Meter("worker", 9, "model", "ngram", "cpu", clock, lambda: next(readings))
-    assert [meter.close(GAUGES).energy_uj for _ in range(2)] == [5, 7]
+    readings = iter([EnergyReading(5, "counter", 2), EnergyReading(7, "power")])
+    meter = Meter("worker", 9, "model", "ngram", "cpu", clock, lambda now, is_idle: next(readings))
+    windows = [meter.close(GAUGES) for _ in range(2)]
+    seen = [(w.energy_uj, w.energy_source, w.idle_energy_uj) for w in windows]
+    assert seen == [(5, "counter", 2), (7, "power", None)]
+
+
+@pytest.fixture
+def asked(clock):
+    """A meter, and what its energy reader was asked: (now, is_idle)."""
+    calls = []
+
+    def read(now, is_idle):
+        calls.append((now, is_idle))
+        return EnergyReading(1, "counter")
+
+    return Meter("worker", 9, "model", "ngram", "cpu", clock, read), calls
+
+
+QUIET = replace(GAUGES, running=0, waiting=0)
+
+
+def test_idle_power_is_learned_only_where_nothing_was_computed(asked, clock, make_sequence) -> None:
+    meter, calls = asked
+    clock.now += 1.0
+    meter.close(QUIET)
+    meter.count_step([committed(make_sequence("a"), 0, 0, 0)], [0], 0.5)
+    meter.close(QUIET)
+    meter.close(QUIET)
+    assert calls == [(1001.0, True), (1001.0, False), (1001.0, True)]
+
+
+@pytest.mark.parametrize("gauges", [replace(QUIET, running=1), replace(QUIET, waiting=1)])
+def test_a_window_with_requests_in_hand_is_not_idle(asked, gauges) -> None:
+    meter, calls = asked
+    meter.close(gauges)
+    assert calls[0][1] is False
+
+
+def test_a_rehearsal_is_not_idle_either(asked, make_engine) -> None:
+    engine = make_engine(0, "none")
+    engine.meter, calls = asked
+    engine.rehearse(StepSize(1, 0, 8))
+    engine.close_window()
+    engine.close_window()
+    assert [is_idle for _, is_idle in calls] == [False, True]
 
 
 def test_the_engines_gauges_are_its_state(make_engine, ask, clock) -> None:
