@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from controlplane.store.models import Base
+from controlplane.store.tables import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

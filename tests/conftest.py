@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from controlplane.store.engine import database_url, open_database
 from controlplane.store.migrate import current, head, upgrade
-from controlplane.store.models import Base
+from controlplane.store.tables import Base
 from controlplane.telemetry import CohortWindow, RequestRecord, StepCell, StepCount, WindowId, WorkerWindow
 
 AT = 1_790_000_000.0

@@ -43,9 +43,10 @@ class Window(Base):
     """One worker's interval; the key is telemetry.WindowId, so that storing it twice changes nothing.
 
     seconds_ns = sum of the cohorts' attributed_ns + idle_ns, and energy_uj = sum of their attributed_uj + idle_uj,
-    exactly. latency: list of [sequences, positions, steps, seconds, context, draft_seconds]. profile: list of
-    [sequences, k, context, seconds, draft_seconds]. tick_at: the tick that took the window in (Tick.at). A row of
-    before revision 0002 has none of these, and the first four of latency. busy_s: as reported, to replay it exactly.
+    exactly. idle_energy_uj: what the device would have drawn with nothing running, as reported. latency: list of
+    [sequences, positions, steps, seconds, context, draft_seconds]. profile: list of [sequences, k, context, seconds,
+    draft_seconds]. tick_at: the tick that took the window in (Tick.at). A row of before revision 0002 has none of
+    these, and the first four of latency. busy_s: as reported, to replay it exactly.
     """
 
     __tablename__ = "window"
@@ -65,6 +66,7 @@ class Window(Base):
     idle_ns: Mapped[int]
     energy_uj: Mapped[int | None]
     idle_uj: Mapped[int | None]
+    idle_energy_uj: Mapped[int | None]
     energy_source: Mapped[str]
     plan_version: Mapped[int]
     plan_expired: Mapped[bool]
@@ -82,10 +84,12 @@ class Window(Base):
 class WindowCohort(Base):
     """What a window saw of one cohort, and the machine time and energy that were attributed to it.
 
-    wasted_*: the part of attributed_* spent on draft positions that were rejected. planned_k_steps: sum over steps of
-    the plan's K, so that planned_k_steps / (spec_steps + plain_steps) is the mean planned K. cells: list of
-    [load_bucket, k, [[drafted, accepted, ended, steps], ...], step_seconds, [overlap, ...], [overlap_steps, ...]]; the
-    last two are missing in a row of before revision 0002. shadow: likewise. ttft, tpot: {"counts", "sum_s"}.
+    wasted_*: the part of attributed_* spent on draft tokens that were not kept; input_*: the part that prefill took,
+    and its prompt tokens. planned_k_steps: sum over steps of the plan's K, so that planned_k_steps / (spec_steps +
+    plain_steps) is the mean planned K. cells: list of [load_bucket, k, [[drafted, accepted, ended, steps], ...],
+    step_seconds, [overlap, ...], [overlap_steps, ...]]; the last two are missing in a row of before revision 0002.
+    shadow: likewise. ttft, tpot: {"counts", "sum_s"}. tenants: list of telemetry.TenantUse. uses: list of [tenant,
+    direction, *amounts], what the window added to the rollups (rollup.Amounts). Both null before revision 0004.
     """
 
     __tablename__ = "window_cohort"
@@ -103,6 +107,9 @@ class WindowCohort(Base):
     wasted_ns: Mapped[int]
     attributed_uj: Mapped[int | None]
     wasted_uj: Mapped[int | None]
+    input_ns: Mapped[int]
+    input_uj: Mapped[int | None]
+    input_tokens: Mapped[int]
     prefill_positions: Mapped[int]
     verify_positions: Mapped[int]
     draft_positions: Mapped[int]
@@ -121,6 +128,8 @@ class WindowCohort(Base):
     ttft: Mapped[dict[str, Any]]
     tpot: Mapped[dict[str, Any]]
     shadow: Mapped[list[Any] | None]
+    tenants: Mapped[list[Any] | None]
+    uses: Mapped[list[Any] | None]
 
 
 class Request(Base):

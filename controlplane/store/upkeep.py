@@ -7,36 +7,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from controlplane.store.engine import reading, writing
-from controlplane.store.models import (
-    AlertEntry,
-    Base,
-    CanaryResult,
-    ControlEvent,
-    DecisionEntry,
-    PlanEntry,
-    PolicyRevision,
-    PolicyRollout,
-    PriceEntry,
-    Request,
-    Tick,
-    Window,
-    WindowCohort,
-)
-
-TABLES: tuple[type[Base], ...] = (
-    Window,
-    WindowCohort,
-    Request,
-    DecisionEntry,
-    PlanEntry,
-    PolicyRevision,
-    PolicyRollout,
-    PriceEntry,
-    Tick,
-    ControlEvent,
-    CanaryResult,
-    AlertEntry,
-)
+from controlplane.store.models import CanaryResult, Request, Tick, Window, WindowCohort
+from controlplane.store.tables import TABLES
 
 PRUNE_STEP_S = 3600.0
 """Old rows go an hour at a time, so that the journal never waits long for the write lock."""

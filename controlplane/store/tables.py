@@ -1,0 +1,42 @@
+"""Every table of the ledger. Importing this module fills Base.metadata: migrations and tests read it here."""
+
+from __future__ import annotations
+
+from controlplane.store.cost_models import CostDay, CostHour, MachineHour, PrunedWindow
+from controlplane.store.models import (
+    AlertEntry,
+    Base,
+    CanaryResult,
+    ControlEvent,
+    DecisionEntry,
+    PlanEntry,
+    PolicyRevision,
+    PolicyRollout,
+    PriceEntry,
+    Request,
+    Tick,
+    Window,
+    WindowCohort,
+)
+
+TABLES: tuple[type[Base], ...] = (
+    Window,
+    WindowCohort,
+    Request,
+    CostHour,
+    CostDay,
+    MachineHour,
+    PrunedWindow,
+    DecisionEntry,
+    PlanEntry,
+    PolicyRevision,
+    PolicyRollout,
+    PriceEntry,
+    Tick,
+    ControlEvent,
+    CanaryResult,
+    AlertEntry,
+)
+"""As `kadence db verify` counts them."""
+
+__all__ = ["TABLES", "Base"]
