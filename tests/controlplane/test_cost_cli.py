@@ -142,8 +142,9 @@ def test_prices_come_from_the_flag_then_the_configured_file_then_the_database(
 def test_a_bad_price_sheet_is_exit_code_1_with_each_problem(url: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(PRICES.replace("3.6", "cheap"))
+    said = "'cheap' is not a plain number such as 2.95"
     done = report(url, "--prices", str(bad))
-    assert (done.exit_code, done.stderr) == (1, f"{bad}: prices[0].per_hour: 'cheap' is not a number\n")
+    assert (done.exit_code, done.stderr) == (1, f"{bad}:4: prices[0].per_hour: {said}\n")
 
 
 @pytest.mark.parametrize(

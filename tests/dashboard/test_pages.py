@@ -121,7 +121,7 @@ def test_a_price_sheet_that_cannot_be_used_leaves_the_other_figures(ledger):
     app = open_page()
     assert figures(app)["Cost per 1M tokens"] == "unpriced"
     assert figures(app)["Emitted tokens"] == "5,000"
-    assert "prices[0].basis: missing" in captions(app)
+    assert "prices[0].basis: is missing" in captions(app)
 
 
 def test_without_a_price_file_the_prices_in_the_database_count(ledger):

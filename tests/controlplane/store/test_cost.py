@@ -37,6 +37,9 @@ def price(sku: str = "cpu-2core", per_hour: str = "3.6", **changes: Any) -> Pric
     return Price(**{**values, **changes})
 
 
+EDGE = 497_225 * 3600.0
+"""A whole hour, 10 000 s after AT: prices change at such moments alone."""
+
 SHEET = PriceSheet((price(),))  # 3.6 an hour is 0.001 a second: 1 000 000 nano-units
 
 
@@ -170,8 +173,8 @@ def test_rows_and_idle_are_the_bill_at_an_odd_price(
     store(ledger, *reports)
     sheet = PriceSheet(
         (
-            price("gpu-0", "2.950000007", effective_to=AT + 10_000.5),
-            price("gpu-0", "1.7", effective_from=AT + 10_000.5),
+            price("gpu-0", "2.950000007", effective_to=EDGE),
+            price("gpu-0", "1.7", effective_from=EDGE),
             price("gpu-1", "0.333333333"),
         )
     )
@@ -184,15 +187,15 @@ def test_rows_and_idle_are_the_bill_at_an_odd_price(
 
 
 BILLS: tuple[Callable[[Any], bool], ...] = (
-    lambda w: w.device == "gpu-0" and w.started_at < AT + 10_000.5,
-    lambda w: w.device == "gpu-0" and w.started_at >= AT + 10_000.5,
+    lambda w: w.device == "gpu-0" and w.started_at < EDGE,
+    lambda w: w.device == "gpu-0" and w.started_at >= EDGE,
     lambda w: w.device == "gpu-1",
 )
 
 
 def test_history_is_priced_with_the_price_of_its_day(ledger: sa.Engine, make_worker_window: Make) -> None:
-    store(ledger, *(Report(make_worker_window(s)) for s in (1, 2)))
-    sheet = PriceSheet((price(effective_to=AT + 1), price(per_hour="7.2", effective_from=AT + 1)))
+    store(ledger, *(Report(make_worker_window(s, started_at=EDGE - 2 + s)) for s in (1, 2)))
+    sheet = PriceSheet((price(effective_to=EDGE), price(per_hour="7.2", effective_from=EDGE)))
     assert cost_report(ledger, DAY, "cohort", sheet).idle.cost_nano == 1_000_000 + 2_000_000
 
 
