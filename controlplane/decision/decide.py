@@ -169,7 +169,7 @@ def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situati
         share=share,
         tail=tail,
         times=times,
-        seconds=None if times is None else uniform_seconds(times, outlook.positions),
+        seconds=None if times is None else uniform_seconds(times, outlook.positions[:, : state.table.rungs]),
         power=state.power,
         rates=rates,
     )
@@ -208,7 +208,7 @@ def _circumstances(
     slower, loss = np.zeros(shape, np.bool_), np.zeros(shape)
     seconds = situation.seconds
     if seconds is not None:
-        tpot = seconds / situation.outlook.emitted[:, None, :]
+        tpot = seconds / situation.outlook.emitted[:, None, : seconds.shape[2]]
         k, cohorts = np.maximum(situation.k, 0), np.arange(shape[0])[:, None]
         below, above = np.maximum(state.table.below[cohorts, k], 0), np.maximum(state.table.above[cohorts, k], 0)
         slower = at_k(tpot, below) >= at_k(tpot, k)

@@ -64,15 +64,21 @@ class Outlook:
 
     survival: [cohorts, MAX_K], P(token j is kept) in a step that is planned that deep. drafted: [cohorts, MAX_K],
     P(there is a token at j). emitted: [cohorts, MAX_K + 1], expected tokens of a step with K = 0 ... MAX_K, the extra
-    token included: 1 + the sum of survival. positions: the same of positions computed. emitted_sd: its standard
-    deviation, by the delta method (Greenwood's for a survival function).
+    token included: 1 + the sum of survival. positions: the same of positions computed. relative: [cohorts, MAX_K],
+    variance of the hazards over their squares.
     """
 
     survival: Floats
     drafted: Floats
     emitted: Floats
     positions: Floats
-    emitted_sd: Floats
+    relative: Floats
+
+    @property
+    def emitted_sd(self) -> Floats:
+        """[cohorts, MAX_K + 1]: standard deviation of emitted, by the delta method (Greenwood's for a survival
+        function)."""  # noqa: D209
+        return _emitted_sd(self.survival, self.relative)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +133,7 @@ class Estimate:
         emitted = 1.0 + np.concatenate([zero, survival.cumsum(axis=1)], axis=1)
         positions = 1.0 + np.concatenate([zero, drafted.cumsum(axis=1)], axis=1)
         relative = (hazards.sd / np.maximum(hazards.mean, 1e-9)) ** 2
-        return Outlook(survival, drafted, emitted, positions, _emitted_sd(survival, relative))
+        return Outlook(survival, drafted, emitted, positions, relative)
 
     def absorb(self, new: Evidence) -> Estimate:
         """With newer counts [cohorts, MAX_K] added and the older ones faded by as many.

@@ -209,6 +209,8 @@ def nearest(cells: CellStates) -> Ints:
     known = np.where(is_current(cells), cells.k, -1)
     out = known.copy()
     for distance in range(1, BUCKETS):
+        if (out >= 0).all():
+            break
         below = np.full_like(known, -1)
         below[:, distance:] = known[:, :-distance]
         above = np.full_like(known, -1)

@@ -185,19 +185,20 @@ def forward_seconds(verify: Floats, deep: Floats, spoken: Floats) -> Floats:
 
 
 def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
-    """[cohorts, load buckets, MAX_K + 1]: seconds of a step in which every sequence drafts this K.
+    """[cohorts, load buckets, rungs]: seconds of a step in which every sequence drafts this K.
 
-    positions: [cohorts, MAX_K + 1] expected positions a sequence; fewer than K + 1 where the drafter is often silent.
+    positions: [cohorts, rungs] expected positions a sequence with K = 0, 1, ..., MAX_K at most; fewer than K + 1 where
+    the drafter is often silent.
     """
-    cohorts = len(positions)
+    cohorts, rungs = positions.shape
     silence = np.clip(2.0 - positions[:, 1], 0.0, 1.0)  # P(a sequence has no draft): a first position is there or not
     spoken = 1.0 - silence[None, :] ** LOADS[AT_BUCKETS][:, None]
-    everywhere = np.where(np.arange(RUNGS) > 0, spoken[:, :, None], 0.0)
+    everywhere = np.where(np.arange(rungs) > 0, spoken[:, :, None], 0.0)
     deep = np.broadcast_to(positions[None, :, :] - 1.0, everywhere.shape)
     verify = times.verifying[AT_BUCKETS]
     forward = forward_seconds(verify, deep.reshape(len(verify), -1), everywhere.reshape(len(verify), -1))
-    by_cohort = forward.reshape(len(verify), cohorts, RUNGS).transpose(1, 0, 2)
-    seconds: Floats = by_cohort + times.drafting[AT_BUCKETS][None, :, :]
+    by_cohort = forward.reshape(len(verify), cohorts, rungs).transpose(1, 0, 2)
+    seconds: Floats = by_cohort + times.drafting[AT_BUCKETS][None, :, :rungs]
     return seconds
 
 

@@ -121,11 +121,10 @@ class Observation:
         """Of a tick's windows; `cohorts` names what cohort indices mean."""
         columns = [w.columns if w.columns is not None else StepColumns.of(w.cohorts) for w in windows]
         index = {name: i for i, name in enumerate(cohorts)}
-        of_names: dict[tuple[str, ...], Ints] = {}  # many workers have the same cohorts active
-        for c in columns:
-            if c.cohorts not in of_names:
-                of_names[c.cohorts] = np.array([index.get(name, -1) for name in c.cohorts], np.int64)
-        known = [of_names[c.cohorts] for c in columns]
+        known: list[Ints] = []
+        for i, c in enumerate(columns):  # many workers have the same cohorts active
+            is_alike = i > 0 and c.cohorts == columns[i - 1].cohorts
+            known.append(known[-1] if is_alike else np.array([index.get(name, -1) for name in c.cohorts], np.int64))
         tpot, tpot_sum_s = np.zeros((len(cohorts), BINS), np.int64), np.zeros(len(cohorts))
         for c, where in zip(columns, known, strict=True):
             # Few cohorts finished a request in the second; a window names one once, so that plain indexing adds up.
@@ -165,7 +164,7 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
     key = ((cohort * BUCKETS + bucket) * RUNGS + k) * 2 + is_shadow
     occurs = np.zeros(cohorts * BUCKETS * RUNGS * 2, np.bool_)
     is_named = cohort >= 0
-    alone = np.flatnonzero(is_named & np.concatenate([(c.propensity < 1.0).any(axis=1) for c in columns]))
+    alone = np.flatnonzero(is_named & np.concatenate([_is_chosen(c.propensity) for c in columns]))
     is_shared = is_named.copy()
     is_shared[alone] = False
     occurs[key[is_shared]] = True
@@ -175,34 +174,89 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
     keys = np.concatenate([shared, key[alone]])
     goes_to = np.where(is_shared, place[np.where(is_shared, key, 0)], len(keys))
     goes_to[alone] = len(shared) + np.arange(len(alone))
-    offsets = np.cumsum([0, *(len(c.k) for c in columns[:-1])])
-    row_cell = np.concatenate([c.row_cell + offset for c, offset in zip(columns, offsets, strict=True)])
-    rows = goes_to[row_cell]
-    drafted = np.minimum(np.concatenate([c.drafted for c in columns]), MAX_K)
-    accepted = np.minimum(np.concatenate([c.accepted for c in columns]), MAX_K)
-    ended = np.concatenate([c.ended for c in columns])
-    steps = np.concatenate([c.steps for c in columns]).astype(np.float64)
-    if not is_named.all():
-        kept = rows < len(keys)
-        rows, drafted, accepted, ended, steps = rows[kept], drafted[kept], accepted[kept], ended[kept], steps[kept]
+    rows = _rows(columns, goes_to, np.append(keys // 2 % RUNGS, 0), len(keys))
     overlap = _merged_overlap([c.overlap for c in columns], goes_to, len(keys))
     overlap_steps = _merged_overlap([c.overlap_steps.astype(np.float64) for c in columns], goes_to, len(keys))
     seconds = np.bincount(goes_to, np.concatenate([c.step_seconds for c in columns]), len(keys) + 1)[: len(keys)]
     cell_k, shadow = keys // 2 % RUNGS, (keys % 2).astype(np.bool_)
-    real, tokens = np.where(shadow, 0.0, 1.0), accepted + ~ended
+    real, went_on, kept = np.where(shadow, 0.0, 1.0), rows.accepted - rows.ended, np.arange(RUNGS, dtype=np.float64)
     return Cells(
         cohort=keys // (2 * RUNGS * BUCKETS),
         load_bucket=keys // (2 * RUNGS) % BUCKETS,
         k=cell_k,
         is_shadow=shadow,
-        steps=real * np.bincount(rows, steps, len(keys)),
-        emitted=real * np.bincount(rows, steps * tokens, len(keys)),
-        emitted_squared=real * np.bincount(rows, steps * tokens**2, len(keys)),
+        steps=real * rows.accepted.sum(axis=1),
+        emitted=real * (went_on @ (kept + 1.0) + rows.ended @ kept),
+        emitted_squared=real * (went_on @ (kept + 1.0) ** 2 + rows.ended @ kept**2),
         seconds=real * seconds,
-        evidence=_evidence(rows, drafted, accepted, ended, steps, cell_k, overlap, overlap_steps).over(
+        evidence=_evidence(rows, cell_k, overlap, overlap_steps).over(
             _propensity([c.propensity for c in columns], alone, len(shared))
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """All rows added up by their cell, f64 [cells, RUNGS], sums of steps.
+
+    accepted: by accepted tokens. ended: of those, the steps in which the text ended inside the draft. had_token: of
+    accepted, those that went on and had a draft token more. drafted: by drafted tokens.
+    """
+
+    accepted: Floats
+    ended: Floats
+    had_token: Floats
+    drafted: Floats
+
+
+def _rows(columns: Sequence[StepColumns], goes_to: Ints, k: Ints, cells: int) -> _Rows:
+    """Of all windows. goes_to: [cells of all windows], where each goes, `cells` for nowhere; k: [cells + 1].
+
+    Rows are very many and mostly alike: drafted as deep as planned, and not ended. So all are summed up once, and those
+    that are not so beside them. Sums of counts are exact, in whatever order.
+    """
+    counts = [len(c.row_cell) for c in columns]
+    total = sum(counts)
+    at, accepted = np.empty(total, np.int64), np.empty(total, np.int64)
+    steps, ended = np.empty(total), np.empty(total, np.bool_)
+    is_full, is_short = np.empty(total, np.bool_), np.empty(total, np.bool_)
+    drafted = np.empty(total, np.int64)
+    row = cell = 0
+    for c, count in zip(columns, counts, strict=True):
+        here, place = slice(row, row + count), goes_to[cell : cell + len(c.k)]
+        np.take(place, c.row_cell, out=at[here], mode="clip")
+        np.minimum(c.accepted, MAX_K, out=accepted[here])
+        np.minimum(c.drafted, MAX_K, out=drafted[here])
+        np.less_equal(drafted[here], accepted[here], out=is_full[here])
+        np.not_equal(drafted[here], k[place][c.row_cell], out=is_short[here])
+        steps[here], ended[here] = c.steps, c.ended
+        row, cell = row + count, cell + len(c.k)
+
+    def by(cell: Ints, value: Ints, of: Floats) -> Floats:
+        """[cells, RUNGS]: `of` added up by cell and value; what goes nowhere is left out."""
+        size = (cells + 1) * RUNGS
+        table = np.bincount(cell * RUNGS + value, of, size).astype(np.float64)
+        return table.reshape(cells + 1, RUNGS)[:cells]
+
+    def of(which: Flags, value: Ints) -> Floats:
+        index = np.flatnonzero(which)
+        return by(at[index], value[index], steps[index])
+
+    by_accepted = by(at, accepted, steps)
+    by_ended = of(ended, accepted)
+    short = np.flatnonzero(is_short)
+    by_drafted = of(is_short, drafted)
+    as_planned = by_accepted.sum(axis=1) - np.bincount(at[short], steps[short], cells + 1)[:cells]
+    by_drafted[np.arange(cells), k[:cells]] += as_planned
+    return _Rows(by_accepted, by_ended, by_accepted - by_ended - of(is_full & ~ended, accepted), by_drafted)
+
+
+def _is_chosen(propensity: Floats) -> Flags:
+    """[cells]: whether K was chosen from the request's own history."""
+    if not propensity.shape[1]:
+        return np.zeros(len(propensity), np.bool_)
+    is_less: Flags = np.asarray((propensity < 1.0).any(axis=1))
+    return is_less
 
 
 def _propensity(propensities: Sequence[Floats], alone: Ints, shared: int) -> Floats | None:
@@ -232,40 +286,23 @@ def _merged_overlap(overlaps: Sequence[Floats], goes_to: Ints, cells: int) -> Fl
     return out[:cells]
 
 
-def _evidence(
-    rows: Ints,
-    drafted: Ints,
-    accepted: Ints,
-    ended: Flags,
-    steps: Floats,
-    k: Ints,
-    overlap: Floats,
-    overlap_steps: Floats,
-) -> Evidence:
+def _evidence(rows: _Rows, k: Ints, overlap: Floats, overlap_steps: Floats) -> Evidence:
     """Kaplan-Meier counts of each cell: censored by K, by a silent drafter and by an end inside the draft."""
-    cells = len(k)
-
-    def by(value: Ints, of: Floats) -> Floats:
-        """[cells, MAX_K + 1]: `of` added up by the value of each row."""
-        table: Floats = np.bincount(rows * RUNGS + value, of, cells * RUNGS).reshape(cells, RUNGS).astype(np.float64)
-        return table
 
     def deeper(counts: Floats) -> Floats:
         """[cells, MAX_K]: how many lie above position j."""
         tail: Floats = counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
         return tail
 
-    went_on = np.where(ended, 0.0, steps)
-    kept = deeper(by(accepted, steps))
-    had_token = by(accepted, np.where(drafted > accepted, went_on, 0.0))[:, :-1]
-    could_have = by(accepted, went_on)[:, :-1]
+    kept = deeper(rows.accepted)
+    could_have = (rows.accepted - rows.ended)[:, :-1]
     is_planned = k[:, None] > np.arange(MAX_K)
-    total = np.bincount(rows, steps, cells)[:, None]
-    examined = kept + had_token
+    total = rows.accepted.sum(axis=1, keepdims=True)
+    examined = kept + rows.had_token[:, :-1]
     has_overlap = (overlap_steps == examined) & (examined > 0)
     return Evidence(
         planned=np.where(is_planned, total, 0.0),
-        drafted=deeper(by(drafted, steps)),
+        drafted=deeper(rows.drafted),
         # A step that drafted beyond its K (none should) is taken at its word.
         reached=np.maximum(kept + np.where(is_planned, could_have, 0.0), examined),
         examined=examined,

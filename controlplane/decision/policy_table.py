@@ -39,6 +39,11 @@ class PolicyTable:
     probe_every_s: Floats
     tpot_p95_s: Floats
 
+    @property
+    def rungs(self) -> int:
+        """One more than the deepest rung of any cohort: K beyond it need not be looked at."""
+        return int(np.flatnonzero(self.is_rung.any(axis=0))[-1]) + 1
+
     @classmethod
     def of(cls, policy: Policy) -> PolicyTable:
         """Of a parsed policy, whose ladders are rising rungs between 0 and MAX_K."""

@@ -30,7 +30,7 @@ class Situation:
 
     share: [cohorts, loads] f64, part of the sequences at a load that are the cohort's. tail: [cohorts] f64, TPOT at the
     95th percentile over the mean. times: None before any worker was profiled; seconds: what they come to for each
-    cohort, latency.uniform_seconds, where that was worked out already.
+    cohort up to the deepest rung of any, latency.uniform_seconds, where that was worked out already.
     """
 
     table: PolicyTable

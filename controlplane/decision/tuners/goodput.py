@@ -21,7 +21,6 @@ from controlplane.decision.latency import AT_BUCKETS, LOADS, uniform_seconds
 from controlplane.decision.observation import Flags, Floats, Ints
 from controlplane.decision.tuners.base import Situation, Wish, at_k
 from controlplane.decision.tuners.slots import Prices
-from controlplane.telemetry import MAX_K
 
 _BOUNDS = LOADS[AT_BUCKETS]
 
@@ -31,7 +30,7 @@ Fallback = Literal["no_price", "no_energy"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """value: [cohorts, loads, MAX_K + 1] f64, more is better, comparable along K; tpot_s the same, predicted mean."""
+    """value: [cohorts, loads, table.rungs] f64, more is better, comparable along K; tpot_s the same, predicted mean."""
 
     value: Floats
     tpot_s: Floats
@@ -41,12 +40,15 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
     """The best rung of every cell. Needs situation.times."""
     scores = score(situation, prices)
     table, k = situation.table, situation.k
-    allowed = np.where(table.is_rung[:, None, :], scores.value, -np.inf)
+    is_rung = table.is_rung[:, None, : table.rungs]
+    allowed = np.where(is_rung, scores.value, -np.inf)
     meets = scores.tpot_s * situation.tail[:, None, None] <= table.tpot_p95_s[:, None, None]
     wants_slo = np.array([objective == "latency" for objective in table.objective])[:, None, None]
-    is_met = (meets & table.is_rung[:, None, :]).any(axis=2, keepdims=True)
-    quickest = np.where(table.is_rung[:, None, :], -scores.tpot_s, -np.inf)
-    within = np.where(wants_slo & is_met & ~meets, -np.inf, np.where(wants_slo & ~is_met, quickest, allowed))
+    is_met = (meets & is_rung).any(axis=2, keepdims=True)
+    within = allowed
+    if wants_slo.any():
+        quickest = np.where(is_rung, -scores.tpot_s, -np.inf)
+        within = np.where(wants_slo & is_met & ~meets, -np.inf, np.where(wants_slo & ~is_met, quickest, allowed))
     best = within.argmax(axis=2)
     at_best, at_present = at_k(scores.value, best), at_k(scores.value, np.maximum(k, 0))
     meets_now = at_k(meets, np.maximum(k, 0))
@@ -82,11 +84,12 @@ def score(situation: Situation, prices: Prices | None) -> Scores:
     outlook, times = situation.outlook, situation.times
     if times is None:
         raise ValueError("goodput needs step times: no worker has been profiled yet")
-    seconds = uniform_seconds(times, outlook.positions) if situation.seconds is None else situation.seconds
-    emitted = outlook.emitted[:, None, :]
+    rungs, seconds = situation.table.rungs, situation.seconds
+    upto = outlook.positions[:, :rungs]
+    seconds = uniform_seconds(times, upto) if seconds is None else seconds[:, :, :rungs]
+    emitted = outlook.emitted[:, None, :rungs]
     value = emitted / seconds
-    positions = outlook.positions[:, None, :] * _BOUNDS[:, None]
-    joules = situation.power.joules(seconds, positions)
+    joules = situation.power.joules(seconds, upto[:, None, :] * _BOUNDS[:, None])
     for i, objective in enumerate(situation.table.objective):
         if objective == "cost" and situation.rates.per_second:
             money = situation.rates.per_second * seconds[i]
@@ -97,7 +100,7 @@ def score(situation: Situation, prices: Prices | None) -> Scores:
             value[i] = emitted[i] * _BOUNDS[:, None] / joules[i]
     ragged = _is_priced(situation, prices)
     if prices is not None and ragged.any():
-        value[ragged] = net_tokens(outlook, prices)[ragged]
+        value[ragged] = net_tokens(outlook, prices, rungs)[ragged]
     return Scores(value, seconds / emitted)
 
 
@@ -120,21 +123,22 @@ def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints,
     return np.where(situation.table.is_ragged[:, None], net / emitted, gain)
 
 
-def net_tokens(outlook: Outlook, prices: Prices) -> Floats:
-    """[cohorts, load buckets, MAX_K + 1]: expected tokens of a sequence and step less the price of its positions.
+def net_tokens(outlook: Outlook, prices: Prices, rungs: int) -> Floats:
+    """[cohorts, load buckets, rungs]: expected tokens of a sequence and step less the price of its positions.
 
     At the lowest price and greatest depth within the bucket: the rung is a ceiling, under which a worker looks up what
     pays beside the sequences that run just then. Positions that do not pay are not drafted and cost nothing.
     """
-    net = outlook.survival[:, None, :] - prices.least[:, None] * outlook.drafted[:, None, :]
-    return _summed(np.where(np.arange(MAX_K) >= prices.deepest[:, None], 0.0, np.maximum(net, 0.0)))
+    top = rungs - 1
+    net = outlook.survival[:, None, :top] - prices.least[:, None] * outlook.drafted[:, None, :top]
+    return _summed(np.where(np.arange(top) >= prices.deepest[:, None], 0.0, np.maximum(net, 0.0)))
 
 
 def _in_full(situation: Situation, prices: Prices) -> Floats:
     """The same, were every position of the rung drafted whether it pays or not."""
-    outlook = situation.outlook
-    net = outlook.survival[:, None, :] - prices.least[:, None] * outlook.drafted[:, None, :]
-    is_too_deep = np.arange(MAX_K) >= prices.deepest[:, None]
+    outlook, top = situation.outlook, situation.table.rungs - 1
+    net = outlook.survival[:, None, :top] - prices.least[:, None] * outlook.drafted[:, None, :top]
+    is_too_deep = np.arange(top) >= prices.deepest[:, None]
     return _summed(np.where(is_too_deep, np.minimum(net, 0.0) - _own_pass(situation, prices)[:, :, None], net))
 
 

@@ -23,6 +23,9 @@ from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
 
+AT_LOADS: Ints = np.searchsorted(LOAD_BUCKETS, LOADS)
+"""[len(LOADS)]: the load bucket of each."""
+
 NOTHING_PAYS = 1.0
 """No position brings a whole token for certain."""
 
@@ -78,9 +81,8 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
 
     share, k: [cohorts, load buckets], as in Situation; k matters of cohorts that are not ragged.
     """
-    bucket = np.searchsorted(LOAD_BUCKETS, LOADS)
-    share, k = share[:, bucket], k[:, bucket]
     slots = _slots(table, outlook, share)
+    share, k = share[:, AT_LOADS], k[:, AT_LOADS]
     base_tokens, base_deep, base_draft, base_silence = _background(table, outlook, share, k, times)
     opening, following = _draft_costs(times)
     verify = times.verifying
@@ -133,22 +135,28 @@ def _slots(table: PolicyTable, outlook: Outlook, share: Floats) -> _Slots:
     top = (RUNGS - 1 - np.argmax(table.is_rung[:, ::-1], axis=1))[ragged]
     owner, depth = np.nonzero(np.arange(MAX_K) < top[:, None])
     chance = worth(outlook)[ragged][owner, depth]
-    weight = share[ragged][owner].T
-    positions = weight * outlook.drafted[ragged][owner, depth]
-    tokens = weight * outlook.survival[ragged][owner, depth]
-    silent = np.log1p(-np.minimum(outlook.drafted[ragged][owner, 0], NEVER_SILENT))
-    silence = np.where(depth == 0, LOADS[:, None] * weight * silent, 0.0)
+    weight = share[ragged].T
+    positions = weight[:, owner] * outlook.drafted[ragged][owner, depth]
+    tokens = weight[:, owner] * outlook.survival[ragged][owner, depth]
+    # Whether a sequence is silent shows at its first position.
+    first = np.flatnonzero(depth == 0)
+    silent = np.log1p(-np.minimum(outlook.drafted[ragged][:, 0], NEVER_SILENT))
+    by_owner = LOADS[:, None] * weight[AT_LOADS][:, owner[first]] * silent[owner[first]]
     if len(owner) > BINS * MAX_K:
         group = depth * BINS + np.minimum((chance * BINS).astype(np.int64), BINS - 1)
         many = BINS * MAX_K
         positions = np.stack([np.bincount(group, row, many) for row in positions])
         tokens = np.stack([np.bincount(group, row, many) for row in tokens])
-        silence = np.stack([np.bincount(group, row, many) for row in silence])
+        silence: Floats = np.stack([np.bincount(group[first], row, many) for row in by_owner]).astype(np.float64)
         size = np.bincount(group, minlength=many)
         used = size > 0
         chance = (np.bincount(group, chance, many) / np.maximum(size, 1))[used]
         depth, positions, tokens = np.arange(many)[used] // BINS, positions[:, used], tokens[:, used]
         silence = silence[:, used]
+    else:
+        silence = np.zeros((len(LOADS), len(owner)))
+        silence[:, first] = by_owner
+    positions, tokens = positions[AT_LOADS], tokens[AT_LOADS]
     order = np.argsort(-chance, kind="stable")
     return _Slots(chance[order], depth[order], positions[:, order], tokens[:, order], silence[:, order])
 

@@ -278,7 +278,7 @@ def test_the_rung_of_a_ragged_cohort_is_a_ceiling_over_what_pays(cohort: Any) ->
 def test_net_tokens_leave_out_what_does_not_pay(cohort: Any) -> None:
     situation = situation_of(cohort(slots="ragged"), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
     prices = price(situation.table, situation.outlook, situation.share, situation.k, LINEAR)
-    net = goodput.net_tokens(situation.outlook, prices)
+    net = goodput.net_tokens(situation.outlook, prices, situation.table.rungs)
     assert (np.diff(net, axis=2) >= 0).all()
     assert (net >= 1.0).all()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.decision.observation import Observation
 from controlplane.step_columns import StepColumns
-from controlplane.telemetry import CohortWindow, LatencyCell, LatencyHistogram, ProfileCell, StepCell, StepCount
+from controlplane.telemetry import MAX_K, CohortWindow, LatencyCell, LatencyHistogram, ProfileCell, StepCell, StepCount
 
 NAMES = ("code", "chat")
 
@@ -83,6 +83,29 @@ def test_columns_made_by_the_worker_say_the_same(loop: Any, cohort_policy: Any, 
     plain = loop(cohort_policy()).window(1.0, found)
     with_columns = replace(plain, columns=StepColumns.of(plain.cohorts))
     assert everything(Observation.of([with_columns], NAMES)) == everything(Observation.of([plain], NAMES))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 16), st.lists(step_counts, max_size=6))
+def test_a_cell_counts_what_its_rows_say_one_by_one(observed: Any, k: int, rows: list[StepCount]) -> None:
+    cells = observed(CohortWindow("code", (StepCell(3, k, tuple(rows), 0.5),))).cells
+    steps = [row for row in rows for _ in range(row.steps)]
+    e = cells.evidence
+    for j in range(MAX_K):
+        kept = sum(row.accepted > j for row in steps)
+        examined = kept + sum(row.accepted == j and not row.ended and row.drafted > j for row in steps)
+        could_have = sum(row.accepted == j and not row.ended for row in steps) if j < k else 0
+        counts = [a[0, j] for a in (e.planned, e.drafted, e.reached, e.examined, e.accepted)]
+        assert counts == [
+            len(steps) * (j < k),
+            sum(row.drafted > j for row in steps),
+            max(kept + could_have, examined),
+            examined,
+            kept,
+        ]
+    tokens = [row.accepted + (not row.ended) for row in steps]
+    assert (cells.steps.sum(), cells.emitted.sum()) == (len(steps), sum(tokens))
+    assert cells.emitted_squared.sum() == sum(t * t for t in tokens)
 
 
 def test_nothing_seen_is_an_observation_too() -> None:
