@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,8 +42,15 @@ class PolicyTable:
 
     @property
     def rungs(self) -> int:
-        """One more than the deepest rung of any cohort: K beyond it need not be looked at."""
-        return int(np.flatnonzero(self.is_rung.any(axis=0))[-1]) + 1
+        """One more than the deepest rung of any cohort: K beyond it need not be looked at. At least 2: K = 0 and 1."""
+        return max(int(np.flatnonzero(self.is_rung.any(axis=0))[-1]), 1) + 1
+
+    def pursuing_cost(self, names: Collection[str]) -> PolicyTable:
+        """With cost as the objective of the cohorts of these names."""
+        if not names:
+            return self
+        pairs = zip(self.names, self.objective, strict=True)
+        return replace(self, objective=tuple("cost" if name in names else objective for name, objective in pairs))
 
     @classmethod
     def of(cls, policy: Policy) -> PolicyTable:
