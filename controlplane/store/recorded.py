@@ -18,6 +18,7 @@ from controlplane.telemetry import (
     ProfileCell,
     StepCell,
     StepCount,
+    TenantUse,
     WindowId,
     WorkerWindow,
 )
@@ -204,8 +205,8 @@ def _windows(connection: sa.Connection, *within: sa.ColumnElement[bool]) -> dict
 
 
 def _window(row: Mapping[Any, Any], identity: WindowId, cohorts: tuple[CohortWindow, ...]) -> WorkerWindow:
-    same = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "plan_version",
-            "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
+    same = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "idle_energy_uj",
+            "plan_version", "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
     return WorkerWindow(
         id=identity,
         busy_s=row["busy_ns"] / 1e9 if row["busy_s"] is None else row["busy_s"],
@@ -224,6 +225,7 @@ def _cohort(row: Mapping[Any, Any]) -> CohortWindow:
         ttft=_histogram(row["ttft"]),
         tpot=_histogram(row["tpot"]),
         shadow=tuple(map(_cell, row["shadow"] or ())),
+        tenants=tuple(TenantUse(*tenant) for tenant in row["tenants"] or ()),
         **{name: row[name] for name in same},
     )
 

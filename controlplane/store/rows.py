@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from controlplane.decision.plan import Plan
-from controlplane.finops.attribution import Attribution, attribute_energy, attribute_time, nanoseconds
+from controlplane.finops.attribution import WindowUse, nanoseconds, window_use
 from controlplane.rollout import Rollout
+from controlplane.store.rollup import IDLE, Part, hour_of, parts
 from controlplane.telemetry import CohortWindow, LatencyHistogram, RequestRecord, StepCell, WorkerWindow
 
 if TYPE_CHECKING:
@@ -59,14 +60,25 @@ def _text(written: str) -> str:
     return written.replace("\0", "")
 
 
-def hour_of(at: float) -> int:
-    """Hours since the unix epoch, UTC."""
-    return int(at // 3600)
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """A window on its way into the ledger: its row, one per cohort, and what it adds to the rollups."""
+
+    window: WorkerWindow
+    row: Row
+    cohorts: list[Row]
+    parts: list[Part]
 
 
-def window_row(seen: WindowSeen) -> Row:
+def window_rows(seen: WindowSeen) -> WindowRows:
+    """The window taken apart once, for all the tables it goes to."""
+    use = window_use(seen.window)
+    found = parts(seen.window, use)
+    return WindowRows(seen.window, _window_row(seen, use), _cohort_rows(seen.window, found), found)
+
+
+def _window_row(seen: WindowSeen, use: WindowUse) -> Row:
     window = seen.window
-    time, energy = attribute_time(window), attribute_energy(window)
     return {
         **_key(window),
         "model": window.model,
@@ -75,11 +87,12 @@ def window_row(seen: WindowSeen) -> Row:
         "hour": hour_of(window.started_at),
         "started_at": window.started_at,
         "ended_at": window.ended_at,
-        "seconds_ns": time.total,
-        "busy_ns": min(nanoseconds(window.busy_s), time.total),
-        "idle_ns": time.idle,
+        "seconds_ns": use.total_ns,
+        "busy_ns": min(nanoseconds(window.busy_s), use.total_ns),
+        "idle_ns": use.idle_ns,
         "energy_uj": window.energy_uj,
-        "idle_uj": energy.idle if energy else None,
+        "idle_uj": use.idle_uj,
+        "idle_energy_uj": window.idle_energy_uj,
         "energy_source": window.energy_source,
         "plan_version": window.plan_version,
         "plan_expired": window.plan_expired,
@@ -95,22 +108,38 @@ def window_row(seen: WindowSeen) -> Row:
     }
 
 
-def cohort_rows(window: WorkerWindow) -> list[Row]:
+def _cohort_rows(window: WorkerWindow, found: list[Part]) -> list[Row]:
     """A row per cohort of the window, each with its part of the machine time and energy."""
-    time, energy = attribute_time(window), attribute_energy(window)
-    return [{**_key(window), **_shares(i, time, energy), **_cohort(cohort)} for i, cohort in enumerate(window.cohorts)]
+    by_cohort: dict[str, list[Part]] = {cohort.cohort: [] for cohort in window.cohorts}
+    for part in found:
+        if part.direction != IDLE:
+            by_cohort[part.cohort].append(part)
+    is_measured = window.energy_uj is not None
+    return [
+        {**_key(window), **_shares(by_cohort[cohort.cohort], is_measured), **_cohort(cohort)}
+        for cohort in window.cohorts
+    ]
 
 
 def _key(window: WorkerWindow) -> Row:
     return {"worker": window.id.worker, "epoch": window.id.epoch, "sequence": window.id.sequence}
 
 
-def _shares(index: int, time: Attribution, energy: Attribution | None) -> Row:
+def _shares(found: list[Part], is_measured: bool) -> Row:
+    prefill = [part for part in found if part.direction == "input"]
+
+    def total(some: list[Part], name: str) -> int:
+        return sum(getattr(part.amounts, name) or 0 for part in some)
+
     return {
-        "attributed_ns": time.shares[index].amount,
-        "wasted_ns": time.shares[index].wasted,
-        "attributed_uj": energy.shares[index].amount if energy else None,
-        "wasted_uj": energy.shares[index].wasted if energy else None,
+        "attributed_ns": total(found, "ns"),
+        "wasted_ns": total(found, "wasted_ns"),
+        "attributed_uj": total(found, "uj") if is_measured else None,
+        "wasted_uj": total(found, "wasted_uj") if is_measured else None,
+        "input_ns": total(prefill, "ns"),
+        "input_uj": total(prefill, "uj") if is_measured else None,
+        "input_tokens": total(prefill, "tokens"),
+        "uses": [[part.tenant, part.direction, *part.amounts] for part in found],
     }
 
 
@@ -135,6 +164,7 @@ def _cohort(cohort: CohortWindow) -> Row:
         "ttft": _histogram(cohort.ttft),
         "tpot": _histogram(cohort.tpot),
         "shadow": [_cell(cell) for cell in cohort.shadow],
+        "tenants": [list(tenant) for tenant in cohort.tenants],
     }
 
 

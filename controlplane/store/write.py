@@ -26,13 +26,14 @@ from controlplane.store.models import (
     Window,
     WindowCohort,
 )
+from controlplane.store.pruned import Identity, forget_repetitions
+from controlplane.store.rollup import add_to_rollups
 from controlplane.store.rows import (
     ControlTold,
     PolicyApplied,
     Row,
     Ticked,
     WindowSeen,
-    cohort_rows,
     decision_row,
     event_row,
     plan_row,
@@ -40,7 +41,7 @@ from controlplane.store.rows import (
     request_row,
     rollout_row,
     tick_row,
-    window_row,
+    window_rows,
 )
 from controlplane.telemetry import RequestRecord
 
@@ -113,17 +114,19 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
 
 
 def _write_windows(connection: sa.Connection, seen: Sequence[WindowSeen]) -> None:
+    """Windows that are new, with their cohorts, and what they add to the rollups: all of it or nothing."""
+    # In the order of their keys, so that two writers with the same windows do not wait for each other in a circle.
+    found = sorted((window_rows(each) for each in seen), key=lambda rows: rows.window.id)
     key = (Window.worker, Window.epoch, Window.sequence)
     statement = insert(connection, Window).on_conflict_do_nothing().returning(*key)
-    stored = {tuple(row) for row in connection.execute(statement, [window_row(each) for each in seen])}
+    inserted: set[Identity] = {tuple(row) for row in connection.execute(statement, [each.row for each in found])}
+    stored = forget_repetitions(connection, inserted)
     # A window that was there already keeps its cohorts, even if the repetition says otherwise.
-    children: dict[tuple[Any, ...], list[Row]] = {}
-    for window in (each.window for each in seen):
-        if tuple(window.id) in stored:
-            children.setdefault(tuple(window.id), cohort_rows(window))
-    rows = [row for group in children.values() for row in group]
-    if rows:
-        connection.execute(insert(connection, WindowCohort), rows)
+    new = {tuple(each.window.id): each for each in reversed(found) if tuple(each.window.id) in stored}
+    cohorts = [row for each in new.values() for row in each.cohorts]
+    if cohorts:
+        connection.execute(insert(connection, WindowCohort), cohorts)
+    add_to_rollups(connection, [(each.window, each.parts) for each in new.values()])
 
 
 def _write_plan(connection: sa.Connection, row: Row) -> None:

@@ -21,6 +21,7 @@ from controlplane.telemetry import (
     Report,
     StepCell,
     StepCount,
+    TenantUse,
     WindowId,
     WorkerWindow,
 )
@@ -36,7 +37,8 @@ def window(make_worker_window: Make, make_cohort_window: Make) -> WorkerWindow:
     cell = StepCell(2, 4, (StepCount(4, 1, False, 3), StepCount(4, 4, True, 1)), 0.1 + 0.2, (2.5, 1 / 3), (4, 1))
     cohort = make_cohort_window(
         "json", prefill_positions=7, draft_positions=3, first_tokens=1, requests_started=2, requests_finished=1,
-        requests_failed=1, ttft=LatencyHistogram().observe(0.3), tpot=LatencyHistogram().observe(0.02),
+        requests_failed=1, tenants=(TenantUse(None, 7), TenantUse("ide", 0, 20, 3, 16, 7, 9, 11, 2)),
+        ttft=LatencyHistogram().observe(0.3), tpot=LatencyHistogram().observe(0.02),
     )  # fmt: skip
     other = make_cohort_window("code", (StepCount(2, 1, False, 5),), 2)
     window = make_worker_window(
@@ -47,6 +49,7 @@ def window(make_worker_window: Make, make_cohort_window: Make) -> WorkerWindow:
         profile=(ProfileCell(4, 2, 128, 1 / 3, 0.05),),
         energy_uj=123,
         energy_source="counter",
+        idle_energy_uj=60,
     )
     return window  # type: ignore[no-any-return]
 

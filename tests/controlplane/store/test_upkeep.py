@@ -44,6 +44,9 @@ def test_a_sound_ledger_has_counts_and_no_problem(filled: sa.Engine) -> None:
         "window": 3,
         "window_cohort": 3,
         "request": 3,
+        "cost_hour": 6,
+        "cost_day": 4,
+        "machine_hour": 3,
         "plan": 1,
         "tick": 3,
     }
