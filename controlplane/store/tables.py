@@ -18,6 +18,7 @@ from controlplane.store.models import (
     Window,
     WindowCohort,
 )
+from controlplane.store.price_models import HourPrice, PriceRevision
 
 TABLES: tuple[type[Base], ...] = (
     Window,
@@ -32,6 +33,8 @@ TABLES: tuple[type[Base], ...] = (
     PolicyRevision,
     PolicyRollout,
     PriceEntry,
+    PriceRevision,
+    HourPrice,
     Tick,
     ControlEvent,
     CanaryResult,
