@@ -237,27 +237,30 @@ class CohortWindow:
 
     @property
     def by_tenant(self) -> tuple[TenantUse, ...]:
-        """`tenants`, or where they are not known everything as tenant None's, with no input tokens."""
-        if self.tenants:
-            return self.tenants
-        drafted = accepted = verified = 0
-        emitted = self.first_tokens
-        for c in self.counts:
-            drafted += c.steps * c.drafted
-            accepted += c.steps * c.accepted
-            verified += c.steps * (c.drafted + 1)
-            emitted += c.steps * (c.accepted + (not c.ended))
-        return (
-            TenantUse(
-                None,
-                prefill_positions=self.prefill_positions,
-                verify_positions=verified,
-                draft_positions=self.draft_positions,
-                draft_tokens=drafted,
-                accepted_tokens=accepted,
-                emitted_tokens=emitted,
-                requests=self.requests_finished + self.requests_failed,
-            ),
+        """`tenants`, or where they are not known everything as tenant None's."""
+        return self.tenants or (self.as_one_tenant,)
+
+    @property
+    def as_one_tenant(self) -> TenantUse:
+        """The cohort's own counts as tenant None's; of input tokens a cohort has no count of its own: 0."""
+        steps = draft_tokens = accepted_tokens = extra_tokens = 0
+        for cell in self.cells:
+            for drafted, accepted, ended, n in cell.counts:
+                steps += n
+                draft_tokens += n * drafted
+                accepted_tokens += n * accepted
+                if not ended:
+                    extra_tokens += n
+        return TenantUse(
+            None,
+            self.prefill_positions,
+            draft_tokens + steps,
+            self.draft_positions,
+            draft_tokens,
+            accepted_tokens,
+            0,
+            self.first_tokens + accepted_tokens + extra_tokens,
+            self.requests_finished + self.requests_failed,
         )
 
     def drafted_at(self, position: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from math import isfinite
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +19,16 @@ from controlplane.telemetry import (
     LatencyCell,
     ProfileCell,
     StepCell,
+    TenantUse,
     WorkerWindow,
 )
 
 MOST = 1e15
 """No number of a window is as large: neither counts nor seconds, nor microjoules. Sums of such numbers are finite."""
 _BINS = len(LATENCY_BOUNDS_S) + 1
+_COUNTED_TWICE = tuple(name for name in TenantUse._fields if name not in ("tenant", "input_tokens"))
+"""What a cohort counts and its tenants count again."""
+_counted_twice = itemgetter(*map(TenantUse._fields.index, _COUNTED_TWICE))
 
 
 def window_problem(window: WorkerWindow) -> str | None:
@@ -38,10 +44,13 @@ def _problems(window: WorkerWindow) -> Iterator[str]:
         "plan_age_s": window.plan_age_s,
         "seconds": window.seconds,
         "energy_uj": window.energy_uj or 0,
+        "idle_energy_uj": window.idle_energy_uj or 0,
     }
     for name, value in numbers.items():
         if not _is_amount(value):
             yield f"bad {name}"
+    if window.idle_energy_uj is not None and (window.energy_uj is None or window.idle_energy_uj > window.energy_uj):
+        yield "bad idle_energy_uj: more than energy_uj"
     if len({cohort.cohort for cohort in window.cohorts}) != len(window.cohorts):
         yield "bad cohorts"
     yield from chain.from_iterable(map(_cohort_problems, window.cohorts))
@@ -54,12 +63,44 @@ def _problems(window: WorkerWindow) -> Iterator[str]:
 
 
 def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
+    counts = (
+        cohort.prefill_positions,
+        cohort.draft_positions,
+        cohort.first_tokens,
+        cohort.requests_started,
+        cohort.requests_finished,
+        cohort.requests_failed,
+    )
+    if min(counts) < 0 or not sum(counts) < MOST:  # so that NaN, too, is refused
+        yield "bad positions, first_tokens or requests"
     if not all(_is_amount(h.sum_s) and len(h.counts) == _BINS for h in (cohort.ttft, cohort.tpot)):
         yield "bad latency"
     for cell in (*cohort.cells, *cohort.shadow):
         yield from _cell_problems(cell)
     if any(min(c.depth, c.rank) < 0 or not 0 <= c.kept <= c.tried for c in cohort.ranks):
         yield "bad ranks"
+    if cohort.tenants:
+        yield from _tenant_problems(cohort)
+
+
+def _tenant_problems(cohort: CohortWindow) -> Iterator[str]:
+    # On the controller's thread, for every cohort of every report: comparisons of whole tuples.
+    tenants = cohort.tenants
+    for use in tenants:
+        if min(use[1:]) < 0 or not use.input_tokens < MOST:
+            yield "bad tenants: a count is negative or too large"
+        if not use.accepted_tokens <= use.draft_tokens <= use.verify_positions:
+            yield "bad tenants: more tokens kept than drafted, or drafted than verified"
+    sums: tuple[Any, ...] = tenants[0]
+    if len(tenants) > 1:
+        names, *counts = zip(*tenants, strict=True)
+        sums = (None, *map(sum, counts))
+        if len(set(names)) != len(names):
+            yield "bad tenants: one is there twice"
+    ours, theirs = _counted_twice(cohort.as_one_tenant), _counted_twice(sums)
+    if ours != theirs:
+        differ = next(name for name, a, b in zip(_COUNTED_TWICE, ours, theirs, strict=True) if a != b)
+        yield f"bad tenants: their {differ} are not the cohort's"
 
 
 def _cell_problems(cell: StepCell) -> Iterator[str]:
@@ -67,8 +108,9 @@ def _cell_problems(cell: StepCell) -> Iterator[str]:
         yield "bad step_seconds"
     if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or not 0 <= cell.k < MOST:
         yield "bad cell"
-    if any(not 0 <= c.steps < MOST or not 0 <= c.accepted <= c.drafted < MOST for c in cell.counts):
-        yield "bad counts"
+    for drafted, accepted, _, steps in cell.counts:
+        if not 0 <= steps < MOST or not 0 <= accepted <= drafted < MOST:
+            yield "bad counts"
     if len(cell.overlap) != len(cell.overlap_steps) or not all(map(_is_amount, (*cell.overlap, *cell.overlap_steps))):
         yield "bad overlap"
     if not all(0.0 <= chance <= 1.0 for chance in cell.propensity):  # false of NaN too

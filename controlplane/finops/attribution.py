@@ -184,6 +184,32 @@ def _uses(cohort: str, use: TenantUse, time: _Parts, energy: _Parts | None) -> I
         yield Use(cohort, use.tenant, "output", ns, time.wasted(use), uj, wasted, use.emitted_tokens)
 
 
+class Wasted(NamedTuple):
+    """What a cohort's speculation spent on draft tokens that were not kept: to verify them and to draft them.
+
+    ns: machine time. cost_nano: nano-units of the currency, None where there is no price. uj: microjoules, of the uses
+    that were measured; None where none was.
+    """
+
+    ns: int
+    cost_nano: int | None
+    uj: int | None
+
+
+def wasted_speculation(uses: Iterable[Use], per_hour_nano: int | None) -> dict[str, Wasted]:
+    """By cohort, what its tenants' uses of machines at that price (nano-units an hour) wasted."""
+    ns: dict[str, int] = {}
+    uj: dict[str, int] = {}
+    for use in uses:
+        ns[use.cohort] = ns.get(use.cohort, 0) + use.wasted_ns
+        if use.wasted_uj is not None:
+            uj[use.cohort] = uj.get(use.cohort, 0) + use.wasted_uj
+    return {
+        cohort: Wasted(spent, None if per_hour_nano is None else cost_of_time(spent, per_hour_nano), uj.get(cohort))
+        for cohort, spent in sorted(ns.items())
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """One cohort's part of a window, and how much of that part went into rejected draft positions."""

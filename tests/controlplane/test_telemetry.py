@@ -16,8 +16,10 @@ from controlplane.telemetry import (
     LatencyHistogram,
     StepCell,
     StepCount,
+    TenantUse,
     load_bucket,
     merge_cohorts,
+    merge_tenants,
 )
 
 SECONDS = st.integers(0, 64).map(lambda n: n / 16)
@@ -44,7 +46,14 @@ def cohort_windows(draw: st.DrawFn, names: tuple[str, ...] = ("json",)) -> Cohor
         *(draw(number) for _ in range(6)),
         ttft=draw(histograms()),
         tpot=draw(histograms()),
+        tenants=draw(st.just(()) | tenant_uses()),
     )
+
+
+@st.composite
+def tenant_uses(draw: st.DrawFn) -> tuple[TenantUse, ...]:
+    counts = st.tuples(*(st.integers(0, 9) for _ in range(8)))
+    return merge_tenants(TenantUse(draw(st.sampled_from([None, "x", "y"])), *draw(counts)) for _ in range(3))
 
 
 @st.composite
@@ -71,6 +80,23 @@ def test_merging_does_not_depend_on_the_grouping(a: CohortWindow, b: CohortWindo
 @given(cohort_windows())
 def test_merging_with_an_empty_window_changes_nothing(a: CohortWindow) -> None:
     assert CohortWindow("json").merge(a) == a
+
+
+def test_a_window_of_unknown_tenants_is_merged_as_nobodys() -> None:
+    known = CohortWindow("json", prefill_positions=5, tenants=(TenantUse("x", 5, input_tokens=5),))
+    unknown = CohortWindow("json", prefill_positions=3)
+    assert unknown.merge(unknown).tenants == ()
+    assert known.merge(unknown).tenants == (TenantUse(None, 3), TenantUse("x", 5, input_tokens=5))
+
+
+def test_tenants_are_summed_by_name_and_empty_ones_are_left_out() -> None:
+    uses = [TenantUse("b", 1), TenantUse("a"), TenantUse(None, requests=2), TenantUse("b", 2, 3)]
+    assert merge_tenants(uses) == (TenantUse(None, requests=2), TenantUse("b", 3, 3))
+
+
+def test_a_tenants_steps_and_rejections_follow_from_its_positions() -> None:
+    use = TenantUse("a", verify_positions=13, draft_tokens=8, accepted_tokens=6)  # two drafts of 4, three plain steps
+    assert (use.steps, use.rejected_tokens) == (5, 2)
 
 
 FIGURES = (

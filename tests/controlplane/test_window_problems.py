@@ -18,6 +18,7 @@ from controlplane.telemetry import (
     RankCount,
     StepCell,
     StepCount,
+    TenantUse,
     WindowId,
     WorkerWindow,
 )
@@ -75,6 +76,11 @@ def test_nor_has_one_with_columns() -> None:
         ({"started_at": T0, "ended_at": INF}, "bad ended_at"),
         ({"started_at": T0 + 1}, "bad seconds"),
         ({"energy_uj": -1}, "bad energy_uj"),
+        ({"energy_uj": 5, "idle_energy_uj": -1}, "bad idle_energy_uj"),
+        ({"energy_uj": 5, "idle_energy_uj": 6}, "bad idle_energy_uj: more than energy_uj"),
+        ({"energy_uj": None, "idle_energy_uj": 0}, "bad idle_energy_uj: more than energy_uj"),
+        ({"cohorts": (CohortWindow("json", prefill_positions=-1),)}, "bad positions, first_tokens or requests"),
+        ({"cohorts": (CohortWindow("json", requests_failed=-1),)}, "bad positions, first_tokens or requests"),
         ({"cohorts": (CohortWindow("json", ttft=LatencyHistogram(sum_s=-1.0)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json", tpot=LatencyHistogram(sum_s=NAN)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json"), CohortWindow("json"))}, "bad cohorts"),
@@ -84,6 +90,37 @@ def test_nor_has_one_with_columns() -> None:
 )
 def test_numbers_of_a_window_that_cannot_be_true_are_named(changes: dict[str, Any], problem: str) -> None:
     assert window_problem(replace(WINDOW, **changes)) == problem
+
+
+A, B = TenantUse("a", 3, 4, 0, 2, 1, 9, 3), TenantUse("b", 0, 3, 5, 2, 2, 0, 2, 1)
+SHARED = CohortWindow(
+    "json", (StepCell(0, 2, (StepCount(2, 1, False, 1), StepCount(2, 2, True, 1), StepCount(0, 0, False, 1)), 1.0),),
+    prefill_positions=3, draft_positions=5, requests_failed=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tenants", [(), (A, B), (SHARED.as_one_tenant._replace(tenant="a", input_tokens=9),)])
+def test_tenants_that_add_up_to_their_cohort_are_no_problem(tenants: tuple[TenantUse, ...]) -> None:
+    assert window_problem(replace(WINDOW, cohorts=(replace(SHARED, tenants=tenants),))) is None
+
+
+@pytest.mark.parametrize(
+    ("tenants", "problem"),
+    [
+        ((A,), "bad tenants: their verify_positions are not the cohort's"),
+        ((A, B._replace(requests=2)), "bad tenants: their requests are not the cohort's"),
+        ((A, B._replace(emitted_tokens=3)), "bad tenants: their emitted_tokens are not the cohort's"),
+        ((A, B._replace(tenant="a")), "bad tenants: one is there twice"),
+        ((A, B._replace(input_tokens=-1)), "bad tenants: a count is negative or too large"),
+        ((A._replace(input_tokens=10**15), B), "bad tenants: a count is negative or too large"),
+        (
+            (A._replace(accepted_tokens=3), B._replace(accepted_tokens=0)),
+            "bad tenants: more tokens kept than drafted, or drafted than verified",
+        ),
+    ],
+)
+def test_tenants_that_cannot_be_true_are_named(tenants: tuple[TenantUse, ...], problem: str) -> None:
+    assert window_problem(replace(WINDOW, cohorts=(replace(SHARED, tenants=tenants),))) == problem
 
 
 @pytest.mark.parametrize("placed", [of_cells, of_shadows])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 
 from controlplane.telemetry import merge_cohorts
+from controlplane.window_problems import window_problem
 from workers.plan_client import constant_plan
 
 EOS = (2, 5, 7)
@@ -27,7 +29,8 @@ def draw_request(ask, numbers, n):
         "ignore_eos": numbers.random() < 0.3,
         "min_tokens": numbers.choice([0, 0, 3]),
     }
-    return ask(prompt + prompt[: len(prompt) // 2], f"{n}", cohort=numbers.choice(COHORTS), **sampling)
+    request = ask(prompt + prompt[: len(prompt) // 2], f"{n}", cohort=numbers.choice(COHORTS), **sampling)
+    return replace(request, tenant=(None, "x", "y")[n % 3])
 
 
 class Outcome:
@@ -153,6 +156,24 @@ def test_windows_add_up_to_the_requests(outcome) -> None:
         assert window.requests_started == len(records)
         assert window.requests_failed == sum(r.finish_reason == "cancelled" for r in records)
         assert window.requests_finished == len(records) - window.requests_failed
+
+
+def test_tenants_add_up_to_their_requests(outcome) -> None:
+    windows = merge_cohorts(c for w in outcome.windows for c in w.cohorts)
+    for cohort, records in outcome.cohort_records().items():
+        for use in windows[cohort].tenants:
+            theirs = [r for r in records if r.tenant == use.tenant]
+            assert use.emitted_tokens == sum(r.completion_tokens for r in theirs)
+            assert use.input_tokens == sum(r.prompt_tokens for r in theirs if r.prefill_positions)
+            assert use.requests == len(theirs)
+            for count in (
+                "prefill_positions", "verify_positions", "draft_positions", "draft_tokens", "accepted_tokens",
+            ):  # fmt: skip
+                assert getattr(use, count) == sum(getattr(r, count) for r in theirs), count
+
+
+def test_what_the_engine_counts_is_let_in(outcome) -> None:
+    assert [window_problem(w) for w in outcome.windows] == [None] * len(outcome.windows)
 
 
 def test_the_text_is_that_of_the_tokens_up_to_the_stop_string(outcome, tokenizer) -> None:

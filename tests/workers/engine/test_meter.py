@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, WindowId
+from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, TenantUse, WindowId
 from workers.commit import Committed
 from workers.detokenizer import Detokenizer
 from workers.energy.base import EnergyReading
@@ -24,8 +24,8 @@ def meter(clock) -> Meter:
 
 @pytest.fixture
 def make_sequence(tokenizer):
-    def make(cohort):
-        request = EngineRequest("r", (3, 4), SamplingParams(20), cohort)
+    def make(cohort, tenant=None):
+        request = EngineRequest("r", (3, 4), SamplingParams(20), cohort, tenant)
         return Sequence(request, [3, 4, 5], 0, Detokenizer(tokenizer))
 
     return make
@@ -75,6 +75,30 @@ def test_a_window_worked_out_by_hand(meter, clock, make_sequence) -> None:
         LatencyCell(2, 8, 1, 0.125),
         LatencyCell(2, 10, 1, 0.0625),
     )
+
+
+def test_a_cohort_is_taken_apart_by_tenant(meter, make_sequence) -> None:
+    ours, theirs, nobodys = make_sequence("a", "x"), make_sequence("a", "y"), make_sequence("a")
+    meter.count_prefill(ours, 128, 0.25, 140)
+    meter.count_prefill(ours, 12, 0.25)
+    meter.count_first_token(ours, 0.5)
+    meter.count_step([committed(ours, 4, 4, 1), committed(theirs, 2, 2, 2, ended=True)], [5, 3], 0.125)
+    meter.count_step([committed(nobodys, 0, 0, 0), committed(ours, 4, 4, 4)], [0, 4], 0.125)
+    meter.count_shadow("a", 1, 4, 2, 1, False)
+    meter.count_end(theirs, 0.04, failed=True)
+    (cohort,) = meter.close(GAUGES).cohorts
+    assert cohort.tenants == (
+        TenantUse(None, verify_positions=1, emitted_tokens=1),
+        TenantUse("x", 140, 10, 9, 8, 5, input_tokens=140, emitted_tokens=1 + 2 + 5),
+        TenantUse("y", 0, 3, 3, 2, 2, emitted_tokens=2, requests=1),
+    )
+    assert (cohort.prefill_positions, cohort.draft_positions, cohort.first_tokens) == (140, 12, 1)
+
+
+def test_a_tenant_for_whom_nothing_was_done_does_not_travel(meter, make_sequence) -> None:
+    meter.count_start(make_sequence("a", "x"))
+    (cohort,) = meter.close(GAUGES).cohorts
+    assert (cohort.requests_started, cohort.tenants) == (1, ())
 
 
 def test_a_window_says_whose_it_is_and_what_was_obeyed(meter, clock) -> None:
