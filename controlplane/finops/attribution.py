@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from controlplane.telemetry import CohortWindow, TenantUse, WorkerWindow
+from controlplane.telemetry import TenantUse, WorkerWindow
 
 Direction = Literal["input", "output"]
 """input: prefill. output: verification, with its rejected drafts, and drafting."""
@@ -210,58 +210,6 @@ def wasted_speculation(uses: Iterable[Use], per_hour_nano: int | None) -> dict[s
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One cohort's part of a window, and how much of that part went into rejected draft positions."""
-
-    cohort: str
-    amount: int
-    wasted: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """A window's amount, taken apart: total = sum of the shares' amounts + idle."""
-
-    total: int
-    shares: tuple[Share, ...]
-    idle: int
-
-
-def rejected_positions(window: CohortWindow) -> int:
-    """Positions that the target verified for draft tokens which were not kept."""
-    return window.draft_tokens - window.accepted_tokens
-
-
-def attribute(total: int, window: WorkerWindow) -> Attribution:
-    """`total` (ns or uJ of that window, integer) over the window's cohorts and idle.
-
-    A window that computed no position is idle as a whole, even if its worker says it was busy.
-    """
-    seconds_ns = nanoseconds(window.seconds)
-    busy_ns = min(nanoseconds(window.busy_s), seconds_ns)
-    weights = [c.positions for c in window.cohorts]
-    if not seconds_ns or not sum(weights):
-        return Attribution(total, tuple(Share(c.cohort, 0, 0) for c in window.cohorts), total)
-    busy, idle = split(total, (busy_ns, seconds_ns - busy_ns))
-    shares = []
-    for cohort, amount in zip(window.cohorts, split(busy, weights), strict=True):
-        rejected = min(rejected_positions(cohort), cohort.positions)
-        wasted = split(amount, (rejected, cohort.positions - rejected))[0] if cohort.positions else 0
-        shares.append(Share(cohort.cohort, amount, wasted))
-    return Attribution(total, tuple(shares), idle)
-
-
-def attribute_time(window: WorkerWindow) -> Attribution:
-    """Machine time of the window in nanoseconds."""
-    return attribute(nanoseconds(window.seconds), window)
-
-
-def attribute_energy(window: WorkerWindow) -> Attribution | None:
-    """Energy of the window in microjoules; None where it was not measured."""
-    return None if window.energy_uj is None else attribute(window.energy_uj, window)
-
-
 def cost_of_time(machine_ns: int, per_hour_nano: int) -> int:
     """Bill in nano-units for that much machine time, rounded half to even: ns * price / (3600 * 10^9)."""
     whole, rest = divmod(machine_ns * per_hour_nano, NS_PER_HOUR)
@@ -272,14 +220,3 @@ def cost_by_part(machine_ns: Sequence[int], per_hour_nano: int) -> list[int]:
     """Nano-units for each part of machine time; together exactly the bill of all of it (idle must be one of them)."""
     total = sum(machine_ns)
     return split(cost_of_time(total, per_hour_nano), machine_ns) if total else [0] * len(machine_ns)
-
-
-def window_cost(window: WorkerWindow, per_hour_nano: int) -> Attribution:
-    """One window's bill in nano-units, by cohort and idle."""
-    time = attribute_time(window)
-    *amounts, idle = cost_by_part([*(s.amount for s in time.shares), time.idle], per_hour_nano)
-    shares = tuple(
-        Share(s.cohort, amount, split(amount, (s.wasted, s.amount - s.wasted))[0] if s.amount else 0)
-        for s, amount in zip(time.shares, amounts, strict=True)
-    )
-    return Attribution(sum(amounts) + idle, shares, idle)
