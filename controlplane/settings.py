@@ -60,9 +60,19 @@ class Settings(BaseSettings):
     tick_s: float = Field(1.0, gt=0, le=60, description="between two windows and two decisions")
     canary_share: float = Field(0.005, ge=0, le=0.5, description="of a worker's time, for the canary; 0 is off")
     profile_s: float = Field(3.0, ge=0, le=600, description="seconds of step timing while idle after start; 0 is off")
+    energy_idle_w: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="watts of a worker's device with nothing running; unset: learned"
+    )
+    energy_model_idle_w: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="watts at rest, for an estimate where nothing measures energy"
+    )
+    energy_model_tdp_w: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="watts at full use, for that estimate; set both or neither"
+    )
+    energy_powercap: Path = Field(Path("/sys/class/powercap"), description="where the kernel shows RAPL counters")
     model_cache: Path = Path("~/.cache/kadence/models")
 
-    @field_validator("home", "policy", "prices", "model_cache")
+    @field_validator("home", "policy", "prices", "model_cache", "energy_powercap")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         # Workers run in other folders than the command: a relative path would mean something else there.
@@ -108,6 +118,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"plan_ttl_s ({self.plan_ttl_s:g}) must be over tick_s ({self.tick_s:g}), or every plan expires unused"
             )
+        idle_w, tdp_w = self.energy_model_idle_w, self.energy_model_tdp_w
+        if (idle_w is None) != (tdp_w is None):
+            missing = "energy_model_idle_w" if idle_w is None else "energy_model_tdp_w"
+            raise ValueError(f"{missing} is missing: set energy_model_idle_w and energy_model_tdp_w, or neither")
+        if idle_w is not None and tdp_w is not None and tdp_w <= idle_w:
+            raise ValueError(f"energy_model_tdp_w ({tdp_w:g}) must be over energy_model_idle_w ({idle_w:g})")
         return self
 
     @property

@@ -12,8 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.policy import Policy
 from controlplane.settings import Settings
-from workers.energy import select_energy_reader
-from workers.energy.base import EnergyReading
+from workers.energy import energy_sampler
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
 from workers.meter import Meter
@@ -74,16 +73,9 @@ def build_engine(
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
-    energy = select_energy_reader(device.type)
-    meter = Meter(
-        worker,
-        time.time_ns(),
-        settings.model,
-        label,
-        sku,
-        clock,
-        lambda now, is_idle: EnergyReading(*energy.since_last()),
-    )
+    energy = energy_sampler(settings, device.type, clock())
+    energy.start()
+    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy)
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
         Target(runner),
@@ -97,6 +89,7 @@ def build_engine(
         shadow=None if proposer.name == "none" else ShadowDrafts(proposer, meter.count_shadow, max(rungs)),
     )
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
+    engine.energy = energy
     engine.profile = LatencyProfile(sizes, engine.rehearse, settings.profile_s)
     return engine, tokenizer
 

@@ -46,6 +46,7 @@ class Worker:
         self._streams: dict[str, asyncio.Queue[Chunk]] = {}
         self._event_loop = asyncio.get_event_loop()
         self._reporter = Reporter(send_reports, self._plan_client.accept)
+        self._energy = engine.energy
         profile = engine.profile
         self._engine_loop = EngineLoop(
             engine,
@@ -91,6 +92,8 @@ class Worker:
         if hasattr(self, "_engine_loop"):
             self._engine_loop.stop()
             self._reporter.stop()
+            if self._energy is not None:
+                self._energy.stop()
 
     def _on_chunk(self, chunk: Chunk) -> None:
         self._event_loop.call_soon_threadsafe(self._deliver, chunk)
@@ -107,6 +110,7 @@ class Worker:
             plans_refused=self._plan_client.refused,
             plan_k_clamped=self._plan_client.clamped,
             reports_lost=self._reporter.lost,
+            energy_windows_dropped={} if self._energy is None else self._energy.dropped,
         )
 
 

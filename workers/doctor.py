@@ -61,7 +61,7 @@ def examine(settings: Settings) -> list[Check]:
         "alerts": partial(check_alerts, settings.database_url),
         "policy": partial(check_policy, settings.policy),
         "prices": partial(check_prices, settings.prices),
-        "energy": partial(check_energy, device),
+        "energy": partial(check_energy, settings, device),
         "port": partial(check_port, "port", settings.host, settings.port, "/v1/models", "kadence serve"),
         "dashboard_port": partial(
             check_port, "dashboard_port", DASHBOARD_HOST, settings.dashboard_port, "/_stcore/health", "the dashboard"
@@ -223,14 +223,14 @@ def check_prices(path: Path) -> Check:
     return Check("prices", True, f"{path}: {len(sheet.prices)} prices")
 
 
-def check_energy(device: str) -> Check:
-    from workers.energy import select_energy_reader
+def check_energy(settings: Settings, device: str) -> Check:
+    """The source that a worker would use, and why it is not a better one."""
+    from workers.energy import open_reader
 
-    meter = select_energy_reader(device)
-    try:
-        return Check("energy", True, f"source {meter.source}: {meter.detail}")
-    finally:
-        meter.close()
+    meter = open_reader(settings, device)
+    meter.close()
+    fix = "" if meter.source != "none" else "for an estimate, set energy_model_idle_w and energy_model_tdp_w"
+    return Check("energy", True, f"source {meter.source}: {meter.detail}", fix)
 
 
 def check_port(name: str, host: str, port: int, path: str, owner: str) -> Check:

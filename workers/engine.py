@@ -12,6 +12,7 @@ from typing import Any
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
 from workers.commit import Committed, commit
 from workers.detokenizer import Detokenizer
+from workers.energy import EnergySampler
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.meter import Gauges, Meter
 from workers.plan_client import PlanClient
@@ -66,6 +67,7 @@ class Engine:
         self._clock = clock
         self._shadow = shadow
         self.profile: LatencyProfile | None = None
+        self.energy: EnergySampler | None = None
         self._sequences: dict[str, Sequence] = {}
 
     @property

@@ -49,6 +49,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests_finished": ("Requests that ended with an answer.", _COHORT),
     "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+    "energy_windows_dropped": ("Windows that an energy meter had no answer for, by reason.", ("reason",)),
     "canary_checked": ("Finished requests computed again by the target alone.", _COHORT_DRAFTER),
     "canary_mismatch": ("Checked requests whose text was not the target's.", _COHORT_DRAFTER),
     "canary_near_tie": ("Checked tokens that differ by no more than rounding explains.", _COHORT_DRAFTER),
@@ -211,6 +212,8 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
     for source, microjoules in snapshot.energy_uj.items():
         if source != "none":
             yield Series("energy_joules", model, (source,)), microjoules / 1e6
+    for gap, count in snapshot.energy_windows_dropped.items():
+        yield Series("energy_windows_dropped", model, (gap,)), count
     for reason, count in snapshot.plans_refused.items():
         yield Series("plans_refused", model, (reason,)), count
     yield Series("plan_k_clamped", model, ()), snapshot.plan_k_clamped

@@ -35,7 +35,8 @@ class MetricsSnapshot:
     last closed window (its acceptance length and mean K are shown as gauges). energy_uj: microjoules by source, since
     the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued. drafter: name@version.
     plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
-    answered; canary: by cohort and drafter; all since the start.
+    answered; energy_windows_dropped: windows that an energy meter had no answer for, by reason; canary: by cohort and
+    drafter; all since the start.
     """
 
     worker: str
@@ -55,6 +56,7 @@ class MetricsSnapshot:
     plans_refused: Mapping[str, int] = field(default_factory=dict)
     plan_k_clamped: int = 0
     reports_lost: int = 0
+    energy_windows_dropped: Mapping[str, int] = field(default_factory=dict)
     canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
 
 

@@ -154,8 +154,8 @@ def test_the_shipped_price_sheet_passes() -> None:
     assert doctor.check_prices(Path(__file__).parents[2] / "prices.yaml").ok
 
 
-def test_no_energy_meter_on_a_cpu_is_said_and_no_failure() -> None:
-    check = doctor.check_energy("cpu")
+def test_no_energy_meter_on_a_cpu_is_said_and_no_failure(tmp_path: Path) -> None:
+    check = doctor.check_energy(Settings(energy_powercap=tmp_path), "cpu")
     assert check.ok
     assert check.detail.startswith("source none")
 

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 
-from workers.energy.base import EnergyMeter, EnergyReader, Reading, energy_between
+from controlplane.settings import Settings
+from workers.energy.base import EnergyReader, EnergyReading, Gap, Spent
+from workers.energy.model import ModelReader, PowerModel, cpu_utilisation, gpu_utilisation
 from workers.energy.none import NoEnergyReader
+from workers.energy.rapl import RaplUnavailable, open_rapl
+from workers.energy.sampler import EnergySampler
 
-__all__ = ["EnergyMeter", "EnergyReader", "NoEnergyReader", "Reading", "energy_between", "select_energy_reader"]
+__all__ = [
+    "EnergyReader",
+    "EnergyReading",
+    "EnergySampler",
+    "Gap",
+    "NoEnergyReader",
+    "Spent",
+    "energy_sampler",
+    "open_reader",
+]
 
-log = logging.getLogger(__name__)
 
+def energy_sampler(settings: Settings, device: str, started_at: float) -> EnergySampler:
+    """The energy meter of a worker on a torch device (`cpu`, `cuda`, `cuda:1`), not yet started.
 
-def select_energy_reader(device: str) -> EnergyMeter:
-    """The best meter for a torch device (`cpu`, `cuda`, `cuda:1`). Probes once, logs once, never raises.
-
-    Where nothing can be measured the reader's source is `none` and every reading None.
+    started_at: the clock of the worker's meter as its first window opens.
     """
-    reader = _probe(device)
-    log.info("energy source %s: %s", reader.source, reader.detail)
-    return EnergyMeter(reader)
+    return EnergySampler(partial(open_reader, settings, device), settings.tick_s, started_at, settings.energy_idle_w)
 
 
-def _probe(device: str) -> EnergyReader:
+def open_reader(settings: Settings, device: str) -> EnergyReader:
+    """The best meter there is: GPU counter, GPU power, RAPL, then the operator's model. Never raises.
+
+    Where nothing can be measured and no model is configured, the reader's source is `none` and its detail says why.
+    """
+    measured = _measured(settings, device)
+    idle_w, tdp_w = settings.energy_model_idle_w, settings.energy_model_tdp_w
+    if measured.source != "none" or idle_w is None or tdp_w is None:
+        return measured
+    model, why = PowerModel(idle_w, tdp_w), f"not measured: {measured.detail}"
+    if device.startswith("cuda"):
+        return _gpu_model(model, device, why)
+    return ModelReader(model, cpu_utilisation(settings.worker_threads), why)
+
+
+def _measured(settings: Settings, device: str) -> EnergyReader:
     if not device.startswith("cuda"):
-        return NoEnergyReader(f"no energy meter for device {device}")
+        try:
+            return open_rapl(settings.energy_powercap)
+        except RaplUnavailable as e:
+            return NoEnergyReader(str(e))
     try:
         from workers.energy.nvml import NvmlUnavailable, open_nvml
     except ImportError as e:
@@ -35,3 +62,14 @@ def _probe(device: str) -> EnergyReader:
         return NoEnergyReader(str(e))
     except Exception as e:  # a broken driver must not stop a worker
         return NoEnergyReader(f"probing {device} failed: {type(e).__name__}: {e}")
+
+
+def _gpu_model(model: PowerModel, device: str, why: str) -> EnergyReader:
+    """By the board's utilisation, which it may tell even where it tells no energy; without it there is no estimate."""
+    try:
+        from workers.energy.nvml import opened
+
+        with opened(device) as (handle, _):
+            return ModelReader(model, gpu_utilisation(handle), why)
+    except Exception as e:
+        return NoEnergyReader(f"{why}; no estimate either, the board's utilisation is not known: {e}")

@@ -1,19 +1,15 @@
-"""What an energy meter answers. A reader is made once, at the start of a worker; reading it never raises."""
+"""What an energy meter answers: of one window (EnergyReading), and of one stretch between two samples (Spent)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from controlplane.telemetry import EnergySource
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Microjoules since some fixed moment, whole device; None = could not be measured, which is never 0."""
-
-    energy_uj: int | None
-    source: EnergySource
+Gap = Literal["begin", "reset", "lost", "stalled", "unsettled"]
+"""Why energy is not known. begin: the first sample. reset: the counter went back. lost: the device or file did not
+answer. stalled: no sample came for too long. unsettled: more was handed out ahead than the next sample confirms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +28,28 @@ class EnergyReading:
     idle_energy_uj: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Energy between two looks at a meter.
+
+    energy_uj: microjoules, this worker's part; None where it is not known, and then `gap` says why and `detail` says
+    it for a person. is_shared: other processes used the device, too, and energy_uj is an equal part of what it drew, so
+    that their work shows in it.
+    """
+
+    energy_uj: int | None
+    source: EnergySource
+    gap: Gap | None = None
+    detail: str = ""
+    is_shared: bool = False
+
+
 class EnergyReader(Protocol):
-    """One device's meter. detail: a sentence for a person: what is measured, or why nothing can be."""
+    """One device's meter, owned by one thread.
+
+    source: the best it can do; a single stretch may come from a weaker one. detail: a sentence for a person: what is
+    measured, or why nothing can be.
+    """
 
     @property
     def source(self) -> EnergySource: ...
@@ -41,46 +57,8 @@ class EnergyReader(Protocol):
     @property
     def detail(self) -> str: ...
 
-    def read(self) -> Reading: ...
+    def spent(self, now: float) -> Spent:
+        """Energy since the call before; the first one only begins. now: monotonic seconds. Does not raise."""
+        ...
 
     def close(self) -> None: ...
-
-
-def energy_between(before: Reading, after: Reading) -> int | None:
-    """Microjoules used between two readings of one reader.
-
-    None when one is missing, when they are of different sources, or when the counter went back (the driver was
-    reloaded, the device reset): that window is dropped, never counted as negative or as 0.
-    """
-    if before.energy_uj is None or after.energy_uj is None or before.source != after.source:
-        return None
-    used = after.energy_uj - before.energy_uj
-    return used if used >= 0 else None
-
-
-class EnergyMeter:
-    """A reader, and what was used between one look at it and the next. Not thread-safe: one worker owns it."""
-
-    def __init__(self, reader: EnergyReader) -> None:
-        self._reader = reader
-        self._before = reader.read()
-
-    @property
-    def source(self) -> EnergySource:
-        return self._reader.source
-
-    @property
-    def detail(self) -> str:
-        return self._reader.detail
-
-    def read(self) -> Reading:
-        return self._reader.read()
-
-    def since_last(self) -> tuple[int | None, EnergySource]:
-        """Microjoules since the last call (or since the start), None where they are unknown; and their source."""
-        now = self._reader.read()
-        used, self._before = energy_between(self._before, now), now
-        return used, now.source
-
-    def close(self) -> None:
-        self._reader.close()

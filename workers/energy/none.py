@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controlplane.telemetry import EnergySource
-from workers.energy.base import Reading
+from workers.energy.base import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +13,8 @@ class NoEnergyReader:
     detail: str
     source: EnergySource = "none"
 
-    def read(self) -> Reading:
-        return Reading(None, self.source)
+    def spent(self, now: float) -> Spent:
+        return Spent(None, self.source, "lost", self.detail)
 
     def close(self) -> None:
         pass

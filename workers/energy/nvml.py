@@ -1,81 +1,138 @@
 """Energy of an NVIDIA GPU through NVML (nvidia-ml-py).
 
 `counter`: nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was loaded (Volta or newer); it moves about
-every 100 ms, so windows of a second or more are meant. `power`: where there is no counter, the board's power
-(milliwatts) integrated between readings, by trapezoids; good to a few percent if it is read once a second.
-Both are of the whole board, so a MIG slice, which shares one, is not measured at all.
+every 100 ms, so stretches of a second or more are meant. `power`: where the counter does not answer, the board's power
+(milliwatts) integrated by trapezoids; good to a few percent at one sample a second. A board whose counter comes and
+goes is measured by either, stretch by stretch, so nothing is counted twice.
+
+Both are of the whole board. A MIG slice, which shares one, is not measured at all; of a board with several compute
+processes each is given an equal part, the largest number seen at the two ends of a stretch deciding.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from controlplane.telemetry import EnergySource
-from workers.energy.base import Reading
+from workers.energy.base import Spent
+
+REOPEN_S = 5.0
+"""Between two attempts at a board that is lost: it, or its driver, may come back."""
 
 
 class NvmlUnavailable(RuntimeError):
     """No energy can be read from that device through NVML; the message says why."""
 
 
-class CounterReader:
-    """The energy counter of one board."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One look at a board. at: monotonic seconds. None: it did not answer. processes: 0 where they cannot be seen."""
 
-    source: EnergySource = "counter"
-
-    def __init__(self, handle: Any, detail: str) -> None:
-        self._handle = handle
-        self.detail = detail
-
-    def read(self) -> Reading:
-        try:
-            return Reading(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) * 1000, self.source)
-        except pynvml.NVMLError:
-            return Reading(None, self.source)
-
-    def close(self) -> None:
-        _shut_down()
+    at: float
+    energy_mj: int | None
+    power_mw: int | None
+    processes: int
 
 
-class PowerReader:
-    """Power of one board, integrated over the time between readings; the first reading is 0."""
+class NvmlReader:
+    """The energy of one board. It is found again by its UUID, so a board that is gone is never taken for another."""
 
-    source: EnergySource = "power"
+    def __init__(self, handle: Any, name: int | str, source: EnergySource) -> None:
+        self.source: EnergySource = source
+        kind = "energy counter" if source == "counter" else "power, integrated (it has no energy counter),"
+        self.detail = f"NVML {kind} of board {name}"
+        self._handle: Any | None = handle
+        self._uuid = pynvml.nvmlDeviceGetUUID(handle)
+        self._last: _Seen | None = None
+        self._retry_at = 0.0
+        self._trouble = ""
 
-    def __init__(self, handle: Any, detail: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._handle = handle
-        self.detail = detail
-        self._clock = clock
-        self._energy_uj = 0
-        self._last: tuple[float, int] | None = None  # seconds, milliwatts
-
-    def read(self) -> Reading:
-        try:
-            now, power = self._clock(), pynvml.nvmlDeviceGetPowerUsage(self._handle)
-        except pynvml.NVMLError:
-            self._last = None
-            return Reading(None, self.source)
-        # After a failed reading nothing is added: both windows that touch it are None (energy_between).
-        if self._last is not None:
-            then, before = self._last
-            self._energy_uj += round((now - then) * (before + power) / 2 * 1000)  # mW x s = mJ
-        self._last = (now, power)
-        return Reading(self._energy_uj, self.source)
+    def spent(self, now: float) -> Spent:
+        if self._handle is None and not self._reopen(now):
+            return Spent(None, self.source, "lost", self._trouble)
+        seen = self._look(now)
+        before, self._last = self._last, seen
+        if seen is None:
+            self._give_up(now)
+            return Spent(None, self.source, "lost", self._trouble)
+        if before is None:
+            return Spent(None, self.source, "begin", "the first sample")
+        return self._between(before, seen)
 
     def close(self) -> None:
+        if self._handle is not None:
+            self._handle = None
+            _shut_down()
+
+    def _look(self, now: float) -> _Seen | None:
+        self._trouble = ""
+        energy = self._ask("counter", pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        power = self._ask("power", pynvml.nvmlDeviceGetPowerUsage)
+        return None if energy is None and power is None else _Seen(now, energy, power, _processes(self._handle))
+
+    def _ask(self, what: str, question: Callable[[Any], int]) -> int | None:
+        try:
+            return question(self._handle)
+        except pynvml.NVMLError as e:
+            self._trouble = "; ".join(filter(None, (self._trouble, f"{what}: {e}")))
+            return None
+
+    def _between(self, before: _Seen, after: _Seen) -> Spent:
+        # A process that came or went within the stretch counts for all of it: rather too little than counted twice.
+        parts = max(before.processes, after.processes, 1)
+        shared = f"an equal part: {parts} processes use this board" if parts > 1 else ""
+        if before.energy_mj is not None and after.energy_mj is not None:
+            used = (after.energy_mj - before.energy_mj) * 1000
+            if used < 0:
+                return Spent(None, "counter", "reset", "the energy counter went back: driver reloaded or board reset")
+            return Spent(used // parts, "counter", None, shared, parts > 1)
+        if before.power_mw is not None and after.power_mw is not None:
+            # mW x s = mJ
+            used = round((after.at - before.at) * (before.power_mw + after.power_mw) / 2 * 1000)
+            return Spent(used // parts, "power", None, shared, parts > 1)
+        return Spent(None, self.source, "lost", f"neither answered twice in a row: {self._trouble}")
+
+    def _give_up(self, now: float) -> None:
+        self._handle, self._retry_at = None, now + REOPEN_S
         _shut_down()
 
+    def _reopen(self, now: float) -> bool:
+        if now < self._retry_at:
+            return False
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as e:
+            self._trouble, self._retry_at = f"no NVIDIA driver: {e}", now + REOPEN_S
+            return False
+        try:
+            self._handle = whole_board(self._uuid)
+        except (pynvml.NVMLError, NvmlUnavailable) as e:
+            self._trouble = str(e)
+            self._give_up(now)
+            return False
+        return True
 
-def open_nvml(device: str, visible: str | None = None) -> CounterReader | PowerReader:
+
+def open_nvml(device: str, visible: str | None = None) -> NvmlReader:
     """The meter of torch device `cuda` or `cuda:N`. Raises NvmlUnavailable.
 
     visible: CUDA_VISIBLE_DEVICES, which renumbers devices for CUDA and not for NVML (None: as in the environment).
+    """
+    with opened(device, visible) as (handle, name):
+        return NvmlReader(handle, name, _best_source(handle))
+
+
+@contextlib.contextmanager
+def opened(device: str, visible: str | None = None) -> Iterator[tuple[Any, int | str]]:
+    """NVML started, and (handle, name) of that device's whole board; on failure NVML is shut down again.
+
+    Raises NvmlUnavailable, also for what NVML refuses inside the block.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     try:
@@ -83,7 +140,8 @@ def open_nvml(device: str, visible: str | None = None) -> CounterReader | PowerR
     except pynvml.NVMLError as e:
         raise NvmlUnavailable(f"no NVIDIA driver: {e}") from e
     try:
-        return _open(board(device, visible))
+        name = board(device, visible)
+        yield whole_board(name), name
     except (pynvml.NVMLError, NvmlUnavailable) as e:
         _shut_down()
         raise NvmlUnavailable(f"NVML cannot measure {device}: {e}") from e
@@ -106,7 +164,8 @@ def board(device: str, visible: str | None) -> int | str:
     return int(names[index]) if names[index].isdigit() else names[index]
 
 
-def _open(name: int | str) -> CounterReader | PowerReader:
+def whole_board(name: int | str) -> Any:
+    """NVML's handle of a board that is not cut into MIG slices. Raises NVMLError or NvmlUnavailable."""
     if isinstance(name, int):
         if name >= (count := pynvml.nvmlDeviceGetCount()):
             raise NvmlUnavailable(f"there is no board {name}, only {count}")
@@ -115,12 +174,16 @@ def _open(name: int | str) -> CounterReader | PowerReader:
         handle = pynvml.nvmlDeviceGetHandleByUUID(name)
     if _is_mig(handle):
         raise NvmlUnavailable("the board is in MIG mode, and the counter is of the whole board")
+    return handle
+
+
+def _best_source(handle: Any) -> EnergySource:
     try:
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        return CounterReader(handle, f"NVML energy counter of board {name}")
+        return "counter"
     except pynvml.NVMLError:
         pynvml.nvmlDeviceGetPowerUsage(handle)
-        return PowerReader(handle, f"NVML power of board {name}, integrated (it has no energy counter)")
+        return "power"
 
 
 def _is_mig(handle: Any) -> bool:
@@ -129,6 +192,15 @@ def _is_mig(handle: Any) -> bool:
     except pynvml.NVMLError:
         return False  # a board or driver that does not know MIG
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _processes(handle: Any) -> int:
+    """Compute processes of a board, clients of MPS included; 0 where NVML does not tell."""
+    pids: set[int] = set()
+    for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetMPSComputeRunningProcesses):
+        with contextlib.suppress(pynvml.NVMLError):
+            pids |= {process.pid for process in ask(handle)}
+    return len(pids)
 
 
 def _shut_down() -> None:

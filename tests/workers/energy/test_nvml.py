@@ -2,137 +2,225 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).with_name("nvml.c")
+from workers.energy.nvml import NvmlUnavailable, board
 
-READ = """
-import json, sys
-from workers.energy import select_energy_reader
-meter = select_energy_reader(sys.argv[1])
-windows = [meter.since_last() for _ in range(int(sys.argv[2]))]
-meter.close()
-print(json.dumps({"source": meter.source, "detail": meter.detail, "windows": windows}))
+Nvml = Callable[..., Any]
+
+LOOKS = """
+from workers.energy.nvml import open_nvml
+reader = open_nvml({device!r})
+looks = [reader.spent(at) for at in {times}]
+reader.close()
+found = dict(source=reader.source, detail=reader.detail, uj=[s.energy_uj for s in looks],
+             sources=[s.source for s in looks], gaps=[s.gap for s in looks], shared=[s.is_shared for s in looks],
+             details=[s.detail for s in looks])
 """
 
-INTEGRATE = """
-import json, pynvml
-from workers.energy.nvml import PowerReader
-pynvml.nvmlInit()
-clock = iter([10.0, 11.0, 13.0, 14.0])
-reader = PowerReader(pynvml.nvmlDeviceGetHandleByIndex(0), "", clock.__next__)
-print(json.dumps([reader.read().energy_uj for _ in range(4)]))
+OPEN = """
+from controlplane.settings import Settings
+from workers.energy import open_reader
+reader = open_reader(Settings(**{settings}), {device!r})
+looks = [reader.spent(at) for at in (0.0, 1.0, 3.0)]
+reader.close()
+found = dict(source=reader.source, detail=reader.detail, uj=[s.energy_uj for s in looks])
 """
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a libnvidia-ml.so.1 built from nvml.c."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
-    return folder
+def look(nvml: Nvml, *times: float, device: str = "cuda", **answers: str) -> Any:
+    """What the reader says at each of those times, of which the first only begins. The probe takes the first answer."""
+    return nvml(LOOKS.format(device=device, times=times), **answers)
 
 
-def python(library: Path | None, script: str, *arguments: str, **answers: str) -> Any:
-    """What the script prints, in a process that finds that NVML; answers: KADENCE_NVML_* and others by name."""
-    hidden = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    if library is not None:
-        environment["LD_LIBRARY_PATH"] = str(library)
+def opened(nvml: Nvml, device: str = "cuda", settings: dict[str, float] | None = None, **answers: str) -> Any:
+    """What a worker would be given."""
+    return nvml(OPEN.format(device=device, settings=settings or {}), **answers)
+
+
+def test_the_counter_is_read_in_microjoules(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 2, 3, energy="0,1000,1250,1250,4000")
+    assert (found["uj"], found["source"]) == ([None, 250_000, 0, 2_750_000], "counter")
+
+
+def test_a_counter_that_went_back_loses_its_stretch_only(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 2, 3, energy="0,1000,40,90,190", power="300000")
+    assert (found["uj"], found["gaps"]) == ([None, None, 50_000, 100_000], ["begin", "reset", None, None])
+
+
+def test_a_lost_board_is_unknown_until_it_is_back_and_looked_at_twice(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 2, 6, 7, energy="0,1000,lost,1500,1600")
+    assert found["uj"] == [None, None, None, None, 100_000]
+    assert found["gaps"] == ["begin", "lost", "lost", "begin", None]
+    assert "GPU is lost" in found["details"][1]
+
+
+def test_a_lost_board_is_not_asked_again_at_every_sample(nvml: Nvml) -> None:
+    # Had the looks at 2 and 4 s opened it, the one at 7 s would not be the first.
+    assert look(nvml, 0, 1, 2, 4, 7, energy="0,1000,lost,1500")["gaps"][-1] == "begin"
+
+
+def test_a_reloaded_driver_is_opened_again(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 7, 13, 14, energy="0,1000,lost,20,80", init="0,9,0")
+    assert (found["gaps"], found["uj"][-1]) == (["begin", "lost", "lost", "begin", None], 60_000)
+    assert "Driver Not Loaded" in found["details"][2]
+
+
+def test_a_board_that_comes_back_under_another_index_is_the_same_board(nvml: Nvml) -> None:
+    # The other board's counter runs a thousand times as fast.
+    assert look(nvml, 0, 1, 7, 8, energy="0,1000,lost,1500,1600", swap="1")["uj"][-1] == 100_000
+
+
+def test_a_board_that_comes_back_in_mig_mode_is_not_measured(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 7, 8, energy="0,1000,lost,1500,1600", mig="0,1")
+    assert (found["uj"], "MIG" in found["details"][-1]) == ([None] * 4, True)
+
+
+def test_a_counter_that_fails_is_stood_in_for_by_power_and_nothing_is_counted_twice(nvml: Nvml) -> None:
+    # 100 W throughout. The counter is back at the fourth look: that stretch still is power's, the next one its own.
+    found = look(nvml, 0, 1, 2, 3, 4, energy="0,1000,lost,lost,301000,401000", power="100000")
+    assert found["uj"] == [None, 100_000_000, 100_000_000, 100_000_000, 100_000_000]
+    assert found["sources"][1:] == ["power", "power", "power", "counter"]
+
+
+def test_a_board_without_a_counter_is_measured_by_its_power(nvml: Nvml) -> None:
+    assert look(nvml, 0, power="100000")["source"] == "power"
+
+
+def test_power_is_integrated_by_trapezoids(nvml: Nvml) -> None:
+    # 100 W rising to 200 W within 1 s: 150 J; 200 W for 2 s: 400 J; falling to 0 within 1 s: 100 J.
+    assert look(nvml, 10, 11, 13, 14, power="100000,100000,200000,200000,0")["uj"] == [
+        None, 150_000_000, 400_000_000, 100_000_000,
+    ]  # fmt: skip
+
+
+def test_a_flat_idle_stretch_by_power_is_not_zero(nvml: Nvml) -> None:
+    assert look(nvml, 0, 1, 2, power="70000")["uj"] == [None, 70_000_000, 70_000_000]
+
+
+def test_power_adds_nothing_for_a_stretch_it_did_not_see(nvml: Nvml) -> None:
+    assert look(nvml, 0, 1, 7, 8, power="1,100000,lost,100000")["uj"] == [None, None, None, 100_000_000]
+
+
+def test_with_time_slicing_every_worker_gets_its_part_and_the_board_is_counted_once(nvml: Nvml) -> None:
+    # NVIDIA/dcgm-exporter#307: with time-slicing only one of those who share a board got its figures.
+    code = """
+from workers.energy.nvml import open_nvml
+one, other = open_nvml("cuda"), open_nvml("cuda")
+looks = [(one.spent(at), other.spent(at)) for at in (0, 1)]
+found = [s.energy_uj for s in looks[1]]
+"""
+    assert nvml(code, energy="0,0,1000,1000,2000,2000", processes="2") == [500_000, 500_000]
+
+
+def test_a_process_that_came_within_a_stretch_counts_for_all_of_it(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 2, 3, 4, energy="0,1000,2000,3000,4000,5000", processes="1,1,2,1,1")
+    assert found["uj"] == [None, 1_000_000, 500_000, 500_000, 1_000_000]
+    assert found["shared"] == [False, False, True, True, False]
+
+
+def test_clients_of_mps_are_processes_too(nvml: Nvml) -> None:
+    assert look(nvml, 0, 1, energy="0,1000,2000", processes="1", mps="4")["uj"][1] == 250_000
+
+
+def test_a_board_that_supports_neither_is_not_measured(nvml: Nvml) -> None:
+    found = opened(nvml)
+    assert (found["source"], found["uj"]) == ("none", [None] * 3)
+    assert "Not Supported" in found["detail"]
+
+
+def test_a_board_in_mig_mode_is_not_measured(nvml: Nvml) -> None:
+    # NVIDIA/dcgm-exporter#307: the whole board's counter, once for each of its slices.
+    found = opened(nvml, energy="1", mig="1")
+    assert (found["source"], "MIG" in found["detail"]) == ("none", True)
+
+
+def test_a_mig_slice_is_not_measured(nvml: Nvml) -> None:
+    found = opened(nvml, energy="1", CUDA_VISIBLE_DEVICES="MIG-1")
+    assert (found["source"], "MIG slice" in found["detail"]) == ("none", True)
+
+
+def test_a_driver_that_is_not_loaded_is_no_meter(nvml: Nvml) -> None:
+    found = opened(nvml, init="9")
+    assert (found["source"], "no NVIDIA driver" in found["detail"]) == ("none", True)
+
+
+def test_a_board_that_is_not_there_is_no_meter(nvml: Nvml) -> None:
+    found = opened(nvml, "cuda:7", energy="1")
+    assert (found["source"], "there is no board 7, only 2" in found["detail"]) == ("none", True)
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-second"])
+def test_the_visible_devices_choose_the_board(nvml: Nvml, visible: str) -> None:
+    found = opened(nvml, energy="0,5,6,8", CUDA_VISIBLE_DEVICES=visible)
+    assert found["uj"] == [None, 1_000_000, 2_000_000]
+
+
+MODEL = {"energy_model_idle_w": 50, "energy_model_tdp_w": 250}
+
+
+def test_an_unmeasured_board_is_estimated_only_where_a_model_is_configured(nvml: Nvml) -> None:
+    # Half used: 150 W for 1 s, then for 2 s.
+    found = opened(nvml, settings=MODEL, utilisation="50")
+    assert (found["source"], found["uj"]) == ("model", [None, 150_000_000, 300_000_000])
+    assert "Not Supported" in found["detail"]
+
+
+def test_a_measured_board_is_not_estimated(nvml: Nvml) -> None:
+    assert opened(nvml, settings=MODEL, utilisation="50", energy="0,1,2,3")["source"] == "counter"
+
+
+def test_without_its_utilisation_a_board_is_not_estimated_either(nvml: Nvml) -> None:
+    found = opened(nvml, settings=MODEL, init="9")
+    assert (found["source"], "no estimate either" in found["detail"]) == ("none", True)
+
+
+def test_a_board_that_stops_telling_its_utilisation_is_unknown_then(nvml: Nvml) -> None:
+    assert opened(nvml, settings=MODEL, utilisation="50,unsupported,50")["uj"] == [None, None, 300_000_000]
+
+
+def test_without_an_nvidia_library_cuda_has_no_meter(tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
+    code = """
+from controlplane.settings import Settings
+from workers.energy import open_reader
+print(open_reader(Settings(), "cuda").detail)
+"""
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env={**environment, **answers},
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
         cwd=Path(__file__).parents[3],
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
     )
-    return json.loads(done.stdout)
+    assert "no NVIDIA driver" in done.stdout
 
 
-def read(library: Path | None, windows: int, device: str = "cuda", **answers: str) -> Any:
-    return python(library, READ, device, str(windows), **answers)
+@pytest.mark.parametrize(
+    ("device", "visible", "name"),
+    [
+        ("cuda", None, 0),
+        ("cuda:1", "", 1),
+        ("cuda:0", "3,1", 3),
+        ("cuda:1", "3, 1", 1),
+        ("cuda:0", "GPU-aa-bb", "GPU-aa-bb"),
+    ],
+)
+def test_a_torch_device_is_a_board_behind_the_visible_devices(
+    device: str, visible: str | None, name: int | str
+) -> None:
+    assert board(device, visible) == name
 
 
-def test_the_counter_is_read_in_microjoules(library: Path) -> None:
-    # The first answer is the probe's, the second the meter's start.
-    found = read(library, 3, KADENCE_NVML_ENERGY="0,1000,1250,1250,4000")
-    assert found["windows"] == [[250_000, "counter"], [0, "counter"], [2_750_000, "counter"]]
-
-
-def test_a_counter_that_went_back_drops_its_window_only(library: Path) -> None:
-    found = read(library, 3, KADENCE_NVML_ENERGY="0,1000,40,90,190")
-    assert found["windows"] == [[None, "counter"], [50_000, "counter"], [100_000, "counter"]]
-
-
-def test_a_board_that_is_lost_for_a_while_is_unknown_for_that_while(library: Path) -> None:
-    found = read(library, 3, KADENCE_NVML_ENERGY="0,1000,lost,1500,1600")
-    assert found["windows"] == [[None, "counter"], [None, "counter"], [100_000, "counter"]]
-
-
-def test_a_board_without_a_counter_is_measured_by_its_power(library: Path) -> None:
-    found = read(library, 1, KADENCE_NVML_POWER="100000")
-    assert found["source"] == "power"
-    assert found["windows"][0][0] >= 0
-
-
-def test_power_is_integrated_by_trapezoids(library: Path) -> None:
-    # 100 W and 200 W for 1 s: 150 J; 200 W for 2 s: 400 J; falling to 0 within 1 s: 100 J.
-    found = python(library, INTEGRATE, KADENCE_NVML_POWER="100000,200000,200000,0")
-    assert found == [0, 150_000_000, 550_000_000, 650_000_000]
-
-
-def test_power_adds_nothing_for_a_stretch_it_did_not_see(library: Path) -> None:
-    found = python(library, INTEGRATE, KADENCE_NVML_POWER="100000,lost,100000,100000")
-    assert found == [0, None, 0, 100_000_000]
-
-
-def test_a_board_that_supports_neither_is_not_measured(library: Path) -> None:
-    found = read(library, 1)
-    assert (found["source"], found["windows"]) == ("none", [[None, "none"]])
-    assert "Not Supported" in found["detail"]
-
-
-def test_a_board_in_mig_mode_is_not_measured(library: Path) -> None:
-    found = read(library, 1, KADENCE_NVML_ENERGY="1", KADENCE_NVML_MIG="1")
-    assert (found["source"], "MIG" in found["detail"]) == ("none", True)
-
-
-def test_a_driver_that_is_not_loaded_is_no_meter(library: Path) -> None:
-    found = read(library, 1, KADENCE_NVML_INIT="9")
-    assert (found["source"], "no NVIDIA driver" in found["detail"]) == ("none", True)
-
-
-def test_a_board_that_is_not_there_is_no_meter(library: Path) -> None:
-    found = read(library, 1, "cuda:7", KADENCE_NVML_ENERGY="1")
-    assert (found["source"], "there is no board 7, only 2" in found["detail"]) == ("none", True)
-
-
-def test_the_visible_devices_choose_the_board(library: Path) -> None:
-    found = read(library, 1, CUDA_VISIBLE_DEVICES="1", KADENCE_NVML_ENERGY="0,5,6")
-    assert (found["windows"], found["detail"]) == ([[1_000, "counter"]], "NVML energy counter of board 1")
-
-
-def test_a_visible_device_may_be_a_uuid(library: Path) -> None:
-    uuid = "GPU-0a1b"
-    found = read(library, 1, CUDA_VISIBLE_DEVICES=uuid, KADENCE_NVML_UUID=uuid, KADENCE_NVML_ENERGY="0,5,6")
-    assert (found["source"], found["windows"]) == ("counter", [[1_000, "counter"]])
-
-
-def test_without_an_nvidia_library_cuda_has_no_meter() -> None:
-    if shutil.which("nvidia-smi"):
-        pytest.skip("this machine has an NVIDIA driver")
-    found = read(None, 1)
-    assert (found["source"], found["windows"]) == ("none", [[None, "none"]])
+@pytest.mark.parametrize(("device", "visible", "says"), [("cuda:2", "0,1", "no device 2"), ("cuda", "MIG-1", "MIG")])
+def test_a_device_without_a_board_of_its_own_is_refused(device: str, visible: str, says: str) -> None:
+    with pytest.raises(NvmlUnavailable, match=says):
+        board(device, visible)
