@@ -19,10 +19,12 @@ from controlplane.alerts import Alert, AlertState
 from controlplane.controller import Controller
 from controlplane.decision.decide import Rates
 from controlplane.decision.plan import KillSwitch, Plan
-from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
+from controlplane.finops.pricing import PriceSheet
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
+from controlplane.price_watch import PriceWatch
+from controlplane.price_watch import follow as follow_prices
 from controlplane.rollout import StageOrder
 from controlplane.settings import Settings
 from controlplane.store.alerts import alert_log
@@ -100,15 +102,6 @@ def _was_restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
-def _prices(settings: Settings) -> PriceSheet:
-    """The sheet that the ledger goes by; an empty one where it cannot be read, as objectives then go unpursued."""
-    try:
-        return load_prices(settings.prices)
-    except PriceError as error:
-        log.warning("no prices for cost objectives", reason=str(error).splitlines()[0])
-        return PriceSheet()
-
-
 class SteppedDown(RuntimeError):
     """A later controller writes to the same database: this one decides no more."""
 
@@ -123,7 +116,7 @@ class ControllerActor:
         self._journal = SqlJournal(engine)
         self._has_stepped_down = False
         self._device, self._rates = "", Rates()
-        self._prices = _prices(settings)
+        self._price_watch = PriceWatch(settings.prices)
         self._look_at = time.monotonic() + LOOK_FOR_OTHERS_S
         start = Start(policy_text, last_version=int(time.time()))
         try:
@@ -153,6 +146,7 @@ class ControllerActor:
         loop = asyncio.get_running_loop()
         self._ticking = loop.create_task(self._tick_forever())
         self._following = loop.create_task(self._policy.follow_file())
+        self._pricing = loop.create_task(follow_prices(self._price_watch, engine, lambda: not self._has_stepped_down))
 
     async def _tick_forever(self) -> None:
         while not self._has_stepped_down:
@@ -181,6 +175,11 @@ class ControllerActor:
     def _check_in_charge(self) -> None:
         if self._has_stepped_down:
             raise SteppedDown("a later controller uses this database; this one has stepped down")
+
+    @property
+    def _prices(self) -> PriceSheet:
+        """The sheet in force; an empty one where none could be read, as cost objectives then go unpursued."""
+        return self._price_watch.sheet
 
     def _price(self) -> None:
         """Tell the controller what a second of the workers' device costs, where that changed."""
@@ -260,6 +259,7 @@ class ControllerActor:
         """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
         self._following.cancel()
+        self._pricing.cancel()
         if not self._has_stepped_down:
             self._tick()
         await asyncio.to_thread(self._journal.close)
