@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from controlplane.alerts import Alert
 from controlplane.decision.plan import Plan
+from controlplane.experiment import Run, Window
 from controlplane.store.engine import one_line, writing
 from controlplane.store.rows import ControlTold, PolicyApplied, Ticked, WindowSeen
 from controlplane.store.write import Item, write_items
@@ -107,6 +108,16 @@ class SqlJournal:
         """A staged rollout began or ended."""
         with self._changed:
             self._add([rollout])
+
+    def experiment(self, run: Run) -> None:
+        """A savings experiment began or ended."""
+        with self._changed:
+            self._add([run])
+
+    def experiment_windows(self, windows: Sequence[Window]) -> None:
+        """Windows of a savings experiment began, or their pair is done or aborted."""
+        with self._changed:
+            self._add(list(windows))
 
     def alert(self, alert: Alert, decisions: Sequence[Decision] = ()) -> None:
         """An alert was raised, seen again or cleared, and what that changed."""

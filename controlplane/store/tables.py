@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controlplane.store.cost_models import CostDay, CostHour, MachineHour, PrunedWindow
+from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
 from controlplane.store.models import (
     AlertEntry,
     Base,
@@ -39,6 +40,8 @@ TABLES: tuple[type[Base], ...] = (
     ControlEvent,
     CanaryResult,
     AlertEntry,
+    ExperimentEntry,
+    ExperimentWindow,
 )
 """As `kadence db verify` counts them."""
 

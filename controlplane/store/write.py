@@ -10,8 +10,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from controlplane.alerts import Alert, CanaryCheck
 from controlplane.decision.plan import Plan
+from controlplane.experiment import Run
+from controlplane.experiment import Window as ExperimentWindow
 from controlplane.rollout import Rollout
 from controlplane.store.alerts import alert_row, check_row
+from controlplane.store.experiments import write_run
+from controlplane.store.experiments import write_windows as write_experiment_windows
 from controlplane.store.models import (
     AlertEntry,
     Base,
@@ -49,7 +53,18 @@ if TYPE_CHECKING:
     from controlplane.decision.decide import Decision
 
 Item: TypeAlias = Union[
-    WindowSeen, RequestRecord, Plan, Ticked, PolicyApplied, Rollout, ControlTold, CanaryCheck, Alert, "Decision"
+    WindowSeen,
+    RequestRecord,
+    Plan,
+    Ticked,
+    PolicyApplied,
+    Rollout,
+    ControlTold,
+    CanaryCheck,
+    Alert,
+    Run,
+    ExperimentWindow,
+    "Decision",
 ]
 """What the journal stores; one item is one row, but a window also has one per cohort."""
 
@@ -71,6 +86,7 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
     events: list[Row] = []
     checks: list[Row] = []
     alerts: list[Row] = []
+    experiments: list[Run | ExperimentWindow] = []
     for item in items:
         match item:
             case WindowSeen():
@@ -89,6 +105,8 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
                 checks.append(check_row(item))
             case Rollout():
                 rollouts.append(rollout_row(item))
+            case Run() | ExperimentWindow():
+                experiments.append(item)
             case Alert():
                 alerts.append(alert_row(item))
             case _:
@@ -109,6 +127,11 @@ def write_items(connection: sa.Connection, items: Iterable[Item]) -> None:
         _write_plan(connection, row)
     for row in alerts:
         _write_alert(connection, row)
+    for item in experiments:
+        if isinstance(item, Run):
+            write_run(connection, item)
+        else:
+            write_experiment_windows(connection, [item])
     for row in rollouts:
         _write_rollout(connection, row)
 
