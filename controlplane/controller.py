@@ -10,6 +10,7 @@ a few milliseconds; nothing in here waits.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,8 @@ import numpy as np
 from controlplane.alerts import Alert, AlertBook, CanaryCheck
 from controlplane.decision.decide import Decision, DecisionState, Observation, Rates, Reason, Tick, decide, observe
 from controlplane.decision.guard import REASONS
-from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.decision.plan import KillSwitch, Plan, PlanArm
+from controlplane.experiment import is_holdout
 from controlplane.policy import Policy
 from controlplane.rollout import Rollout, RolloutError, StageOrder
 from controlplane.seen_windows import SeenWindows
@@ -73,6 +75,8 @@ class Controller:
         self._heard: dict[str, float] = {}
         self._rates = Rates()
         self._kill_switch: KillSwitch = "off"
+        self._arm: PlanArm = ""
+        self._control_from, self._control_until = math.inf, -math.inf
         self._pending: list[Report] = []
         self._seen = SeenWindows()
         self._refused: Counter[str] = Counter()
@@ -156,7 +160,10 @@ class Controller:
         # Sorted, so that sums of floats come out the same when the journal is replayed.
         fresh = sorted((r.window for r in reports if r.window.ended_at >= now - LATE_S), key=lambda w: w.id)
         self._refused["late"] += len(reports) - len(fresh)
+        fresh = [window for window in fresh if self._is_evidence(window)]
         self._heard |= {window.id.worker: now for window in fresh}
+        if self._arm == "control":
+            return ()
         if self._trial is None or self._trial.rollout.is_over:
             return self._decide_all(fresh, now)
         is_stopped = self._kill_switch != "off"
@@ -167,6 +174,12 @@ class Controller:
             self._count(tick)
             made += tick.decisions
         return self._advance(made, fresh, now)
+
+    def _is_evidence(self, window: WorkerWindow) -> bool:
+        """Whether it says what speculation does: neither a worker without a drafter nor a control window does."""
+        if is_holdout(window.id.worker):
+            return False
+        return window.ended_at <= self._control_from or window.started_at >= self._control_until
 
     def _advance(self, made: tuple[Decision, ...], windows: Sequence[WorkerWindow], now: float) -> tuple[Decision, ...]:
         """Compare the two parts of the trial, and act on what that says; the tick's decisions and those it adds."""
@@ -345,6 +358,35 @@ class Controller:
         ]
         self._publish((), decisions, now)
 
+    @property
+    def arm(self) -> PlanArm:
+        """The window of a savings experiment that is under way."""
+        return self._arm
+
+    def set_arm(self, arm: PlanArm, *, sentence: str, now: float) -> None:
+        """A window of a savings experiment begins ("": it is over); publishes at once.
+
+        In a control window nothing is drafted and nothing is learnt; afterwards control resumes from the K before.
+        """
+        old = self._plan
+        self._tell("experiment", {"arm": arm, "sentence": sentence}, now)
+        if "control" in (arm, self._arm) and arm != self._arm:
+            self._state = self._state.resting(now)
+        if arm == "control":
+            self._control_from, self._control_until = now, math.inf
+        elif self._arm == "control":
+            self._control_until = now
+        self._arm = arm
+        new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
+        decisions = [
+            self._outside(cohort.name, bucket, old_k, new_k, Reason.EXPERIMENT, sentence, now)
+            for cohort in self._policy.cohorts
+            for bucket, running in self._decided_buckets(cohort.name)
+            if (old_k := old.k_for(cohort.name, running, old.issued_at))
+            != (new_k := new.k_for(cohort.name, running, now))
+        ]
+        self._publish((), decisions, now)
+
     def _take_check(self, check: CanaryCheck) -> None:
         """Wrong text blocks its drafter in the very answer to the report."""
         problem = check.problem
@@ -426,6 +468,7 @@ class Controller:
             probing=self._state.probing(),
             staged=None if self._trial is None else self._trial.plan,
             blocked_drafters=self._alerts.blocked_drafters,
+            arm=self._arm,
         )
 
     def _outside(
@@ -457,4 +500,4 @@ class Controller:
 def _says(plan: Plan) -> tuple[object, ...]:
     staged = plan.staged
     tried = None if staged is None else (staged.workers, staged.k, staged.fallback, staged.policy_revision)
-    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch, tried)
+    return (plan.k, plan.fallback, plan.policy_revision, plan.kill_switch, tried, plan.arm)

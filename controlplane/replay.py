@@ -14,7 +14,7 @@ from typing import Any, cast
 from controlplane.alerts import Alert
 from controlplane.controller import Controller
 from controlplane.decision.decide import Decision, Rates
-from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.decision.plan import KillSwitch, Plan, PlanArm
 from controlplane.policy import Policy, parse_policy
 from controlplane.rollout import Rollout, StageOrder, Unit
 from controlplane.store.policies import RolloutEntry
@@ -105,6 +105,7 @@ class Replay:
         self._staged = {rollout.started_at: rollout for rollout in orders.rollouts}
         self._aborted = {rollout.ended_at for rollout in orders.rollouts if rollout.stage == "aborted"}
         self._rates = [event for event in orders.events if event.kind == "rates"]
+        self._arms = {event.at: event for event in orders.events if event.kind == "experiment"}
         self._resumed = {event.at: event for event in orders.events if event.kind == "resume"}
         self._journal = KeptDecisions()
         self.controller = Controller(
@@ -123,6 +124,9 @@ class Replay:
             resumed = self._resumed[tick.at]
             k = {name: tuple(by_load) for name, by_load in resumed.value["k"].items()}
             self.controller.resume(k, resumed.windows, tick.at)
+        elif tick.at in self._arms:
+            told = self._arms[tick.at].value
+            self.controller.set_arm(cast("PlanArm", told["arm"]), sentence=told["sentence"], now=tick.at)
         elif applied is not None:
             self.controller.apply_policy(parsed(applied), by=applied.by, why=applied.why, now=tick.at)
         elif tick.kill_switch != self._kill_switch:

@@ -147,9 +147,10 @@ class PlanClient:
 
     @property
     def is_drafter_off(self) -> bool:
-        """Whether the drafter must not run at all: the kill switch is at zero, or it gave wrong text."""
+        """Whether the drafter must not run at all: kill switch at zero, wrong text, or a window without speculation."""
         plan = self._held.plan
-        return plan.kill_switch == "zero" or self._is_blocked_here or self._drafter in plan.blocked_drafters
+        is_blocked = self._is_blocked_here or self._drafter in plan.blocked_drafters
+        return is_blocked or plan.kill_switch == "zero" or (plan.arm == "control" and not self.is_expired)
 
     def _judge(self, plan: Plan) -> tuple[Refusal | None, float]:
         """Why not to obey `plan`, if so, and its age in seconds."""

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     KILL_SWITCH = "kill_switch"
     POLICY_APPLIED = "policy_applied"
     CANARY = "canary"
+    EXPERIMENT = "experiment"
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)

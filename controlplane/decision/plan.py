@@ -10,6 +10,8 @@ from typing import Literal
 from controlplane.telemetry import LOAD_BUCKETS, PRICE_LOADS, load_bucket
 
 KillSwitch = Literal["off", "fallback", "zero"]
+PlanArm = Literal["", "control", "treatment"]
+"""The window of a savings experiment that a plan is for; "" is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Plan:
     position, that a token drafted there is emitted; a sequence of a cohort in it drafts no deeper than pays. probing:
     cohort -> load bucket in which its K is on trial and is drafted whatever the price.
     blocked_drafters: name@version of those that must not draft, however old the plan is: the canary found wrong text.
-    They may change within a version, with a later issued_at: what was decided stands beside them.
+    They may change within a version, with a later issued_at: what was decided stands beside them. arm: in a control
+    window nothing is drafted, whatever k says, while the plan is alive.
     """
 
     epoch: int
@@ -59,6 +62,7 @@ class Plan:
     probing: Mapping[str, int] = field(default_factory=dict)
     staged: StagedPlan | None = None
     blocked_drafters: tuple[str, ...] = ()
+    arm: PlanArm = ""
 
     def __post_init__(self) -> None:
         for name, values in (("prices", self.price), ("depths", self.depth)):
@@ -80,6 +84,8 @@ class Plan:
         told = self.staged if self.staged is not None and worker in self.staged.workers else self
         if self.kill_switch == "fallback" or self.is_expired(now):
             return told.fallback.get(cohort, 0)
+        if self.arm == "control":
+            return 0
         by_load = told.k.get(cohort)
         if by_load is None:
             return told.fallback.get(cohort, 0)

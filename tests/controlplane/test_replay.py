@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from controlplane.controller import Controller
 from controlplane.decision.decide import Rates
+from controlplane.experiment_control import ExperimentControl
 from controlplane.policy import parse_policy
 from controlplane.policy_cli import policy_app
 from controlplane.replay import Difference, Orders, ReplayError, compare, replay
@@ -80,7 +81,13 @@ def windows(
 
 
 def live(
-    url: str, make: Make, tuner: str, seconds: int = 150, staged: str | None = None, abort_at: int | None = None
+    url: str,
+    make: Make,
+    tuner: str,
+    seconds: int = 150,
+    staged: str | None = None,
+    abort_at: int | None = None,
+    experiment: bool = False,
 ) -> None:
     """A controller on that ledger for a while: two policies, a kill switch, a drafter that changes.
 
@@ -91,6 +98,9 @@ def live(
     policy = parse_policy(TEXT.replace("TUNER", tuner))
     controller = Controller(policy, journal, epoch=EPOCH, first_version=41)
     controller.apply_policy(policy, by="kadence", why="start", now=AT)
+    control = ExperimentControl(controller, journal, lambda: AT)
+    if experiment:
+        control.start({"unit": "window", "holdout": 0.5, "window_s": 60}, "ann", "to see", seed=5)
     for i in range(1, seconds):
         now = AT + i + rng.uniform(0.05, 0.1)
         if i == 40 and not staged:
@@ -107,6 +117,7 @@ def live(
             controller.apply_policy(changed, by="bob", why="deeper", now=now - 0.02, rollout=order)
         if i == abort_at:
             controller.abort_rollout(by="bob", why="enough", now=now - 0.02)
+        control.advance(now - 0.005)
         plan = controller.plan
         seen = list(windows(rng, i, lambda c, plan=plan, now=now: plan.k_for(c, 2, now), make, steps))  # type: ignore[misc]
         rng.shuffle(seen)
@@ -257,3 +268,14 @@ def test_a_ledger_without_ticks_has_nothing_to_replay(sqlite_ledger_url: str) ->
 def test_a_range_that_ends_before_it_begins_is_wrong_use(sqlite_ledger_url: str) -> None:
     code, said = command(sqlite_ledger_url, "--since", "2026-11-01")
     assert (code, "--since" in said["message"]) == (2, True)
+
+
+@pytest.mark.parametrize("tuner", TUNERS[:2])
+def test_a_journal_with_a_savings_experiment_replays_too(
+    sqlite_ledger_url: str, make_worker_window: Make, tuner: str
+) -> None:
+    """Control windows in between: what was seen in them is on record, and taught nothing either time."""
+    live(sqlite_ledger_url, make_worker_window, tuner, experiment=True)
+    stored, replayed = again(sqlite_ledger_url)
+    assert compare(stored, replayed) == []
+    assert {row.new_k for row in stored if row.reason == "experiment"} > {0}
