@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
+from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
 from controlplane.finops.pricing import NANO, PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings, SettingsError, load_settings
 from controlplane.store.engine import StoreError, one_line
@@ -47,6 +48,7 @@ def report(
     prices: Annotated[
         Path | None, typer.Option(help="Price sheet; default: the configured one, else the one in the database.")
     ] = None,
+    priced_as: Annotated[PricedAs, AS] = PricedAs.CURRENT,
     database_url: Annotated[str | None, typer.Option(help="Database; default: the configured one.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -59,7 +61,7 @@ def report(
         _stop(str(e), 2)
     try:
         engine = open_ledger(settings.database_url)
-        sheet = price_sheet(prices, settings, engine)
+        sheet = prices_as(priced_as, engine, range, price_sheet(prices, settings, engine))
         result = cost_report(engine, range, by.value, sheet, basis.value if basis else None)
         bounds = time_bounds(engine)
     except (StoreError, PriceError) as e:
