@@ -17,6 +17,8 @@ Verdict = Literal["same", "near_tie", "mismatch"]
 
 CANARY = "canary"
 """Kind of the alert that a drafter's text was not the target's; its subject is the drafter, name@version."""
+BUDGET = "budget"
+"""Kind of the alert that a share of a budget is spent; its subject is budget/share/period, such as ide/80%/2026-11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,10 @@ class AlertBook:
                 count=known.count + 1,
             )
         return AlertBook({**self.active, seen.name: seen}), seen
+
+    def with_alert(self, alert: Alert) -> AlertBook:
+        """With `alert`, in place of one of that name."""
+        return AlertBook({**self.active, alert.name: alert})
 
     def clear(self, name: str, *, by: str, why: str, now: float) -> tuple[AlertBook, Alert]:
         """Without that alert; the alert as it ended. Raises ValueError where none of that name is active."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from controlplane.comparison import Interval
-from controlplane.finops.pricing import NANO
-from controlplane.policy import Budget, Policy
+from controlplane.finops.budget import CURRENCY, BudgetStatus, dollars
+from controlplane.policy import Policy
 from controlplane.policy.reassign import Recorded, reassign
 from controlplane.policy_plan import Brought, Outcome, percentile, unmet_slo
 from controlplane.store.cost_rows import CostRow
@@ -145,26 +144,13 @@ def warnings(new: Policy, outcome: Outcome, moved: Moves) -> Iterator[str]:
         yield f"{outcome.stopped} of {outcome.ticks} ticks were under a kill switch and are left out"
 
 
-def period_start(budget: Budget, now: float) -> float:
-    """Unix seconds at which the budget's present day, week (from Monday) or month began, UTC."""
-    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    if budget.period == "week":
-        day -= timedelta(days=day.weekday())
-    elif budget.period == "month":
-        day = day.replace(day=1)
-    return day.timestamp()
-
-
-def spent_over(name: str, budget: Budget, rows: Sequence[CostRow], currency: str | None) -> str | None:
-    """The warning that a cohort has spent its budget already, or its soft share; None where it has not, or unpriced."""
-    spent = next((row.cost_nano for row in rows if row.key == name), None)
-    if spent is None or currency not in (None, "USD"):
-        return None
-    dollars = Decimal(spent) / NANO
-    if dollars >= budget.usd:
-        return f"{name}: {dollars:.2f} USD are spent this {budget.period}, the budget of {budget.usd} is exceeded"
-    if dollars >= budget.usd * Decimal(str(budget.soft)):
-        return f"{name}: {dollars:.2f} USD of the budget of {budget.usd} are spent this {budget.period}"
+def spent_over(said: BudgetStatus) -> str | None:
+    """The warning that a budget is spent already, or its soft share; None where it is not, or cannot be known."""
+    spent = f"{said.name}: {dollars(said.spent_nano)} {CURRENCY}"
+    if said.standing == "exceeded":
+        return f"{spent} are spent in {said.period.label}, the budget of {dollars(said.limit_nano)} is exceeded"
+    if said.standing == "soft":
+        return f"{spent} of the budget of {dollars(said.limit_nano)} are spent in {said.period.label}"
     return None
 
 

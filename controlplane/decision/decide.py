@@ -161,7 +161,7 @@ def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situati
     outlook, times = state.estimate.outlook(), state.times
     tail = np.where(finished >= ENOUGH_REQUESTS, _p95(state.tpot) / np.maximum(mean, 1e-9), USUAL_TAIL)
     return Situation(
-        table=state.table,
+        table=state.table.pursuing_cost(rates.dialled),
         estimate=state.estimate,
         hazards=state.estimate.hazards(),
         outlook=outlook,

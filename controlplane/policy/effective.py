@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from controlplane.policy.model import CohortPolicy, Policy
+from controlplane.policy.model import Budget, CohortPolicy, NamedBudget, Policy
 from controlplane.policy.parse import LOADER
 
 SECTIONS = ("match", "speculation", "guard", "slo", "budget")
@@ -29,7 +29,7 @@ def policy_view(policy: Policy, cohort: str | None = None) -> dict[str, Any]:
     """The whole policy as JSON has it, or only the cohort of that name; raises KeyError where there is none.
 
     Each cohort has its sections (seconds, shares, money as a decimal string) and `origin`: "section.field" ->
-    {"from": "given" | "default", "line": the file's line or null}.
+    {"from": "given" | "default", "line": the file's line or null}. Each of `budgets` has `origin` by field.
     """
     names = [each.name for each in policy.cohorts]
     if cohort is not None and cohort not in names:
@@ -44,6 +44,11 @@ def policy_view(policy: Policy, cohort: str | None = None) -> dict[str, Any]:
             {**cohort_view(each), "origin": _origins(i, each, lines)}
             for i, each in enumerate(policy.cohorts)
             if cohort in (None, each.name)
+        ],
+        "budgets": [
+            {**named_budget_view(each), "origin": _budget_origins(i, each, lines)}
+            for i, each in enumerate(policy.budgets)
+            if cohort in (None, each.cohort)
         ],
         "experiment": None
         if experiment is None
@@ -87,15 +92,26 @@ def cohort_view(cohort: CohortPolicy) -> dict[str, Any]:
             "probe_every_s": guard.probe_every_s,
         },
         "slo": {"tpot_p95_s": cohort.slo.tpot_p95_s, "ttft_p95_s": cohort.slo.ttft_p95_s},
-        "budget": None
-        if budget is None
-        else {
-            "usd": str(budget.usd),
-            "period": budget.period,
-            "soft": budget.soft,
-            "on_exceeded": budget.on_exceeded,
-        },
+        "budget": None if budget is None else budget_view(budget),
     }
+
+
+def budget_view(budget: Budget) -> dict[str, Any]:
+    """Everything in force for a budget."""
+    return {
+        "usd": str(budget.usd),
+        "period": budget.period,
+        "timezone": budget.timezone,
+        "soft": list(budget.soft),
+        "on_exceeded": budget.on_exceeded,
+        "notify": budget.notify,
+        "secret_env": budget.secret_env,
+    }
+
+
+def named_budget_view(named: NamedBudget) -> dict[str, Any]:
+    """The same of a budget of the list `budgets:`."""
+    return {"name": named.name, "cohort": named.cohort, "tenant": named.tenant, **budget_view(named.budget)}
 
 
 def settings_of(cohort: CohortPolicy) -> dict[str, Any]:
@@ -121,10 +137,24 @@ def differences(before: Policy, after: Policy) -> list[str]:
     kept_after = [name for name in new if name in old]
     if kept_before != kept_after:
         found.append(f"order of cohorts: {', '.join(kept_before)} -> {', '.join(kept_after)}")
+    found += _budget_differences(before, after)
     if before.experiment != after.experiment:
         found.append("experiment: changed" if before.experiment and after.experiment else
                      f"experiment: {'added' if after.experiment else 'removed'}")  # fmt: skip
     return found
+
+
+def _budget_differences(before: Policy, after: Policy) -> list[str]:
+    old, new = ({b.name: named_budget_view(b) for b in policy.budgets} for policy in (before, after))
+    found = [f"budget {name}: removed" for name in old if name not in new]
+    found += [f"budget {name}: added" for name in new if name not in old]
+    return found + [
+        f"budget {name}: {field}: {text_of(old[name][field])} -> {text_of(value)}"
+        for name in new
+        if name in old
+        for field, value in new[name].items()
+        if old[name][field] != value
+    ]
 
 
 def given_lines(text: str) -> dict[str, int]:
@@ -161,6 +191,14 @@ def _origins(index: int, cohort: CohortPolicy, lines: dict[str, int]) -> dict[st
             # The view says in a field's name that it is in seconds, the file says it in the value.
             origin = Origin(lines.get(f"cohorts[{index}].{section}.{field.removesuffix('_s')}"))
             found[f"{section}.{field}"] = {"from": origin.word, "line": origin.line}
+    return found
+
+
+def _budget_origins(index: int, named: NamedBudget, lines: dict[str, int]) -> dict[str, Any]:
+    found = {}
+    for field in named_budget_view(named):
+        origin = Origin(lines.get(f"budgets[{index}].{field}"))
+        found[field] = {"from": origin.word, "line": origin.line}
     return found
 
 

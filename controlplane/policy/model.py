@@ -22,6 +22,7 @@ __all__ = [
     "ExperimentUnit",
     "Guard",
     "Match",
+    "NamedBudget",
     "Policy",
     "PolicyError",
     "PolicyFileError",
@@ -107,12 +108,29 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Money for a cohort in a period. soft: share of it at which to warn."""
+    """Money for a period. Days, weeks (from Monday) and months begin at midnight in `timezone`, an IANA name.
+
+    soft: shares of it at which to alert, rising. notify: the URL that is told of every alert, signed with the secret in
+    the environment variable `secret_env`; both or neither.
+    """
 
     usd: Decimal
     period: BudgetPeriod
-    soft: float
+    soft: tuple[float, ...]
     on_exceeded: BudgetAction
+    timezone: str = "UTC"
+    notify: str | None = None
+    secret_env: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBudget:
+    """A budget and whose money it is: a cohort's, a tenant's (the name of an API key), or a tenant's in a cohort."""
+
+    name: str
+    cohort: str | None
+    tenant: str | None
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,8 @@ class CohortPolicy:
 class Policy:
     """A whole policy file. The last cohort matches everything.
 
-    revision: first 12 hex digits of the SHA-256 of the text. warnings: one line each, for the operator.
+    revision: first 12 hex digits of the SHA-256 of the text. warnings: one line each, for the operator. budgets: those
+    of the list `budgets:`; `all_budgets` has the cohorts' own, too.
     """
 
     version: int
@@ -150,6 +169,19 @@ class Policy:
     revision: str
     text: str
     warnings: tuple[str, ...] = ()
+    budgets: tuple[NamedBudget, ...] = ()
+
+    @property
+    def all_budgets(self) -> tuple[NamedBudget, ...]:
+        """Every budget: the cohorts' own, called like their cohort, and then the others, as the file has them."""
+        own = (NamedBudget(c.name, c.name, None, c.budget) for c in self.cohorts if c.budget is not None)
+        return (*own, *self.budgets)
+
+    @property
+    def key_names(self) -> frozenset[str]:
+        """The names of API keys that the policy knows: cohorts match them, or they have a budget."""
+        matched = {key for cohort in self.cohorts for key in cohort.match.api_key}
+        return frozenset(matched | {b.tenant for b in self.budgets if b.tenant is not None})
 
     def cohort(self, name: str) -> CohortPolicy:
         """The cohort called `name`; raises KeyError when there is none."""

@@ -160,6 +160,10 @@ class Fields:
     def at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
+    def given(self) -> tuple[str, ...]:
+        """All names as written."""
+        return tuple(self._nodes)
+
     def names(self) -> tuple[str, ...]:
         """All names as written; they count as known from now on."""
         self._known += self._nodes

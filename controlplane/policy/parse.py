@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
 import yaml
 
 from controlplane.policy import nodes
+from controlplane.policy.budgets import BUDGET_FIELDS, check_budgets, dial_problem, name, read_budget, read_budgets
 from controlplane.policy.model import (
     CohortPolicy,
     Guard,
@@ -22,7 +22,6 @@ from controlplane.policy.model import (
 from controlplane.policy.nodes import Fields, Problems
 from controlplane.policy.order import UNREADABLE, check_order
 from controlplane.policy.sections import (
-    read_budget,
     read_experiment,
     read_guard,
     read_match,
@@ -42,13 +41,12 @@ _NEEDS_TPOT = (
 # The same YAML in C where PyYAML was built with it, ten times as fast; the marks of lines are the same.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ELSEWHERE = {
     **dict.fromkeys(("tuner", "ladder", "start", "fallback", "acceptance_floor", "objective", "slots"), "speculation"),
     **dict.fromkeys(("tolerance", "hold", "min_samples", "probe_every"), "guard"),
     **dict.fromkeys(("tpot_p95", "ttft_p95"), "slo"),
     **dict.fromkeys(("api_key", "route", "model", "headers", "user", "metadata", "service_tier"), "match"),
-    **dict.fromkeys(("usd", "period", "soft", "on_exceeded"), "budget"),
+    **dict.fromkeys(BUDGET_FIELDS, "budget"),
 }
 
 
@@ -78,15 +76,16 @@ def parse_policy(text: str, source: str = "policies.yaml") -> Policy:
     version = top.take("version", nodes.integer(1, 1), required=True)
     cohort_nodes = top.child("cohorts", required=True)
     cohorts = _cohorts(cohort_nodes, problems) if cohort_nodes is not None else []
+    budgets_node = top.child("budgets")
+    budgets = [] if budgets_node is None else read_budgets(budgets_node, problems)
     experiment_node = top.child("experiment")
     experiment = None if experiment_node is None else read_experiment(Fields(experiment_node, "experiment", problems))
     top.finish()
     check_order(cohorts, problems, warnings)
+    warnings += check_budgets([cohort for _, cohort in cohorts], budgets, problems)
     if problems.found:
         raise PolicyError(source, problems.found)
     for i, (_, cohort) in enumerate(cohorts):
-        if cohort.budget is not None:
-            warnings.append(f"cohorts[{i}].budget: of {cohort.name!r} is checked, but this release does not enforce it")
         if cohort.slo != Slo() and cohort.speculation.tuner == "fixed":
             warnings.append(f"cohorts[{i}].slo: of {cohort.name!r} is checked, but the tuner fixed does not act on it")
     if experiment is not None:
@@ -98,6 +97,7 @@ def parse_policy(text: str, source: str = "policies.yaml") -> Policy:
         revision=hashlib.sha256(text.encode()).hexdigest()[:12],
         text=text,
         warnings=tuple(warnings),
+        budgets=tuple(named for _, named in budgets),
     )
 
 
@@ -141,7 +141,7 @@ def _cohorts(node: yaml.Node, problems: Problems) -> list[tuple[yaml.Node, Cohor
 def _cohort(node: yaml.Node, path: str, problems: Problems) -> CohortPolicy:
     """The cohort as far as it could be read: parts that are wrong are noted and stand as defaults."""
     fields = Fields(node, path, problems)
-    name = fields.take("name", _name, required=True)
+    called = fields.take("name", name, required=True)
     children = {key: fields.child(key, required=key in ("match", "speculation")) for key in _SECTIONS}
     fields.finish(_ELSEWHERE)
     read = {key: Fields(child, f"{path}.{key}", problems) for key, child in children.items() if child is not None}
@@ -149,23 +149,19 @@ def _cohort(node: yaml.Node, path: str, problems: Problems) -> CohortPolicy:
     slo = read_slo(read["slo"]) if "slo" in read else Slo()
     if speculation.objective == "latency" and slo.tpot_p95_s is None and not _has(read.get("slo"), "tpot_p95"):
         read["speculation"].problem("objective", _NEEDS_TPOT)
-    return CohortPolicy(
-        name=name or "",
+    cohort = CohortPolicy(
+        name=called or "",
         match=read_match(read["match"], problems) if "match" in read else UNREADABLE,
         speculation=speculation,
         slo=slo,
         guard=read_guard(read["guard"]) if "guard" in read else Guard(),
         budget=read_budget(read["budget"]) if "budget" in read else None,
     )
+    if dial := dial_problem(cohort):
+        read["budget"].problem("on_exceeded", dial)
+    return cohort
 
 
 def _has(fields: Fields | None, name: str) -> bool:
     """Whether the field is written, right or wrong: a wrong one was reported already."""
     return fields is not None and name in fields.names()
-
-
-def _name(node: yaml.Node) -> str:
-    text = nodes.scalar(node)
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} must be 1 to 63 letters, digits, dots, dashes or underscores, no dot or dash first")
-    return text

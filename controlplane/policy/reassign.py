@@ -46,7 +46,7 @@ def _would_match(old: Policy, request: Recorded, match: Match) -> bool | None:
     if at is not None:
         was = old.cohorts[at].match
         facts = replace(facts, headers=was.headers, user=was.user, metadata=was.metadata, service_tier=was.service_tier)
-    if match.api_key and request.tenant is None and _named_keys(old) >= set(match.api_key):
+    if match.api_key and request.tenant is None and old.key_names >= set(match.api_key):
         return False
     if not overlaps(match, facts):
         return False
@@ -55,7 +55,3 @@ def _would_match(old: Policy, request: Recorded, match: Match) -> bool | None:
     if any(covers(earlier.match, match) for earlier in old.cohorts[: at or 0]):
         return False
     return None
-
-
-def _named_keys(policy: Policy) -> set[str]:
-    return {key for cohort in policy.cohorts for key in cohort.match.api_key}

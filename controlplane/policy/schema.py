@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from controlplane.policy.budgets import BUDGET_ACTIONS, BUDGET_PERIODS, MAX_TENANT
 from controlplane.policy.model import MAX_K, Guard
 from controlplane.policy.sections import (
-    BUDGET_ACTIONS,
-    BUDGET_PERIODS,
     EXPERIMENT_UNITS,
     MAX_SAMPLES,
     OBJECTIVES,
@@ -37,6 +36,11 @@ def policy_schema() -> Schema:
                 "minItems": 1,
                 "items": {"$ref": "#/$defs/cohort"},
             },
+            "budgets": {
+                "description": "Budgets of tenants, of cohorts, and of tenants in a cohort.",
+                "type": "array",
+                "items": {"$ref": "#/$defs/named_budget"},
+            },
             "experiment": {"$ref": "#/$defs/experiment"},
         },
         required=("version", "cohorts"),
@@ -48,6 +52,7 @@ def policy_schema() -> Schema:
         "slo": _slo(),
         "guard": _guard(),
         "budget": _budget(),
+        "named_budget": _named_budget(),
         "experiment": _experiment(),
         "scalar": {"type": ["string", "number", "boolean"]},
         "words": {
@@ -78,12 +83,7 @@ def _cohort() -> Schema:
     fields = _fields(
         "Requests that belong together.",
         {
-            "name": {
-                "description": "Appears in metrics, in the ledger and on the dashboard; once in a file.",
-                # YAML reads a name such as 007 as a number.
-                "type": ["string", "number", "boolean"],
-                "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
-            },
+            "name": _name("Appears in metrics, in the ledger and on the dashboard; once in a file."),
             "match": {"$ref": "#/$defs/match"},
             "speculation": {"$ref": "#/$defs/speculation"},
             "slo": {"$ref": "#/$defs/slo"},
@@ -209,22 +209,66 @@ def _guard() -> Schema:
 
 
 def _budget() -> Schema:
-    return _fields(
-        "Money for a period.",
+    return _fields("Money for a period.", _money_for_a_period(), required=("usd", "period"))
+
+
+def _named_budget() -> Schema:
+    fields = _fields(
+        "Money for a period, for a tenant, a cohort, or a tenant in a cohort.",
         {
-            "usd": {
-                "description": "Dollars, over 0 and at most 1000000000.",
-                "anyOf": [
-                    {"type": "number", "exclusiveMinimum": 0, "maximum": 10**9},
-                    {"type": "string", "pattern": r"^[+]?[0-9]+(\.[0-9]+)?$"},
-                ],
+            "name": _name("Appears in alerts, in metrics and in the answer to a refused request; once in a file."),
+            "cohort": _name("Whose use counts: requests of this cohort."),
+            "tenant": {
+                "description": "Whose use counts: requests with the API key of this name.",
+                "type": ["string", "number", "boolean"],
+                "maxLength": MAX_TENANT,
             },
-            "period": {"enum": list(BUDGET_PERIODS)},
-            "soft": _percent("Share at which to warn, 1% to 100%.", "80%"),
-            "on_exceeded": {"enum": list(BUDGET_ACTIONS), "default": "warn"},
+            **_money_for_a_period(),
         },
-        required=("usd", "period"),
+        required=("name", "usd", "period"),
     )
+    return {**fields, "anyOf": [{"required": ["cohort"]}, {"required": ["tenant"]}]}
+
+
+def _money_for_a_period() -> Schema:
+    share = {"$ref": "#/$defs/percent"}
+    return {
+        "usd": {
+            "description": "Dollars, over 0 and at most 1000000000.",
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 10**9},
+                {"type": "string", "pattern": r"^[+]?[0-9]+(\.[0-9]+)?$"},
+            ],
+        },
+        "period": {"description": "Weeks begin on Monday.", "enum": list(BUDGET_PERIODS)},
+        "timezone": {
+            "description": "Where midnight is at which a period begins, such as Europe/Berlin.",
+            "default": "UTC",
+            "type": "string",
+        },
+        "soft": {
+            "description": "Shares at which to alert, 1% to 100%, rising.",
+            "default": "80%",
+            "anyOf": [share, {"type": "array", "minItems": 1, "items": share}],
+        },
+        "on_exceeded": {
+            "description": "warn: alert; reject: refuse requests with a 429; dial: pursue cost until the reset.",
+            "enum": list(BUDGET_ACTIONS),
+            "default": "warn",
+        },
+        "notify": {"description": "URL that is told of every alert.", "type": "string", "pattern": "^https?://"},
+        "secret_env": {
+            "description": "The environment variable that holds the secret by which those messages are signed.",
+            "type": "string",
+            "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$",
+        },
+    }
+
+
+def _name(description: str) -> Schema:
+    # YAML reads a name such as 007 as a number.
+    pattern = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+    return {"description": description, "type": ["string", "number", "boolean"], "pattern": pattern}
 
 
 def _experiment() -> Schema:

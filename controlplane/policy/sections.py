@@ -14,9 +14,6 @@ import yaml
 from controlplane.policy import nodes
 from controlplane.policy.model import (
     MAX_K,
-    Budget,
-    BudgetAction,
-    BudgetPeriod,
     Experiment,
     ExperimentUnit,
     Guard,
@@ -34,8 +31,6 @@ TUNERS = ("fixed", "threshold", "goodput")
 OBJECTIVES = ("throughput", "latency", "cost", "energy")
 SLOTS = ("uniform", "ragged")
 SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority")
-BUDGET_PERIODS = ("day", "week", "month")
-BUDGET_ACTIONS = ("warn", "reject", "dial")
 EXPERIMENT_UNITS = ("window", "replica")
 MAX_SAMPLES = 250
 """Largest min_samples: the discounted evidence of a cohort never grows beyond about 433 (decision/estimate.py)."""
@@ -145,17 +140,6 @@ def read_guard(fields: Fields) -> Guard:
     }
     fields.finish()
     return replace(Guard(), **{key: value for key, value in read.items() if value is not None})  # type: ignore[arg-type]
-
-
-def read_budget(fields: Fields) -> Budget | None:
-    usd = fields.take("usd", nodes.money, required=True)
-    period = fields.take("period", nodes.choice(BUDGET_PERIODS), required=True)
-    soft = fields.take("soft", nodes.percent(1, 100))
-    action = fields.take("on_exceeded", nodes.choice(BUDGET_ACTIONS))
-    fields.finish()
-    if usd is None or period is None:
-        return None
-    return Budget(usd, cast(BudgetPeriod, period), 0.8 if soft is None else soft, cast(BudgetAction, action or "warn"))
 
 
 def read_experiment(fields: Fields) -> Experiment | None:

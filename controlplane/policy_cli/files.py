@@ -51,6 +51,7 @@ def show(
         view = ask("GET", url, "/admin/policy", admin_key, as_json, params={"format": "json"})
         known = [each["name"] for each in view["cohorts"]]
         view["cohorts"] = [each for each in view["cohorts"] if cohort in (None, each["name"])]
+        view["budgets"] = [each for each in view.get("budgets", ()) if cohort in (None, each["cohort"])]
     else:
         policy = load(file, as_json)
         known = [each.name for each in policy.cohorts]
@@ -68,6 +69,10 @@ def show(
     for each in view["cohorts"]:
         typer.echo(f"\n{each['name']}")
         for line in cohort_lines(each):
+            typer.echo(f"  {line}")
+    for each in view["budgets"]:
+        typer.echo(f"\nbudget {each['name']}")
+        for line in budget_lines(each):
             typer.echo(f"  {line}")
 
 
@@ -105,7 +110,19 @@ def cohort_lines(cohort: dict[str, Any]) -> list[str]:
         if not fields:
             lines.append(f"{section:<12} {'every request' if section == 'match' else 'none'}")
         for i, (name, value) in enumerate(fields.items()):
-            origin = cohort["origin"][f"{section}.{name}"]
-            source = "default" if origin["line"] is None else f"line {origin['line']}"
+            source = _source(cohort["origin"][f"{section}.{name}"])
             lines.append(f"{'' if i else section:<12} {f'{name} {text_of(value)}':<40} {source}")
     return lines
+
+
+def budget_lines(budget: dict[str, Any]) -> list[str]:
+    """The same of a budget of the list `budgets:`."""
+    return [
+        f"{name:<12} {text_of(value):<40} {_source(budget['origin'][name])}"
+        for name, value in budget.items()
+        if name not in ("name", "origin") and value is not None
+    ]
+
+
+def _source(origin: dict[str, Any]) -> str:
+    return "default" if origin["line"] is None else f"line {origin['line']}"

@@ -124,17 +124,18 @@ def _controllers(engine: sa.Engine, range: TimeRange) -> Iterator[Iterator[Recor
 
 
 def _budgets(engine: sa.Engine, new: Policy, sheet: PriceSheet) -> Iterator[str]:
-    from controlplane.policy_forecast import period_start, spent_over
-    from controlplane.store.cost import cost_report
-    from controlplane.store.time_range import TimeRange
+    from controlplane.finops.budget import BudgetState, spent, status
+    from controlplane.finops.periods import period_at
+    from controlplane.policy_forecast import spent_over
+    from controlplane.store.budgets import used_in
 
     now = time.time()
-    for cohort in new.cohorts:
-        if cohort.budget is not None:
-            report = cost_report(engine, TimeRange(period_start(cohort.budget, now), now), "cohort", sheet)
-            line = spent_over(cohort.name, cohort.budget, report.rows, report.currency)
-            if line is not None:
-                yield line
+    for named in new.all_budgets:
+        period = period_at(named.budget, now)
+        use = used_in(engine, named, period)
+        line = spent_over(status(named, BudgetState(period, use), spent(use, sheet), now))
+        if line is not None:
+            yield line
 
 
 def _lines(

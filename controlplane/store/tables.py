@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.store.budgets import BudgetStateEntry
 from controlplane.store.cost_models import CostDay, CostHour, MachineHour, PrunedWindow
 from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
 from controlplane.store.models import (
@@ -20,6 +21,7 @@ from controlplane.store.models import (
     WindowCohort,
 )
 from controlplane.store.price_models import HourPrice, PriceRevision
+from controlplane.store.webhooks import WebhookDelivery
 
 TABLES: tuple[type[Base], ...] = (
     Window,
@@ -42,6 +44,8 @@ TABLES: tuple[type[Base], ...] = (
     AlertEntry,
     ExperimentEntry,
     ExperimentWindow,
+    BudgetStateEntry,
+    WebhookDelivery,
 )
 """As `kadence db verify` counts them."""
 

@@ -62,8 +62,8 @@ def test_one_cohort_can_be_asked_for() -> None:
         ("    guard:\n      hold: 5s\n", "    guard: {hold: 5s}\n", []),
         ("hold: 5s", "hold: 5s  # as before", []),
         ("hold: 5s", "hold: 5s\n    budget: {usd: 5, period: day}", [
-            "code: budget.usd: none -> 5", "code: budget.period: none -> day", "code: budget.soft: none -> 0.8",
-            "code: budget.on_exceeded: none -> warn",
+            "code: budget.usd: none -> 5", "code: budget.period: none -> day", "code: budget.timezone: none -> UTC",
+            "code: budget.soft: none -> [0.8]", "code: budget.on_exceeded: none -> warn",
         ]),
         ("name: code", "name: ide", ["code: cohort removed", "ide: cohort added"]),
     ],
@@ -87,3 +87,24 @@ def test_the_order_of_cohorts_is_a_difference() -> None:
 def test_settings_leave_out_who_is_in_the_cohort() -> None:
     one, other = parse_policy(TEXT).cohorts[0], changed("api_key: [a]", "api_key: [b]").cohorts[0]
     assert settings_of(one) == settings_of(other)
+
+
+OF_A_TENANT = "budgets:\n  - {name: ide, tenant: team-ide, usd: 5, period: day, soft: [50%, 80%]}\n"
+
+
+def test_a_budget_of_the_list_is_shown_with_the_origin_of_each_value() -> None:
+    (budget,) = policy_view(parse_policy(TEXT + OF_A_TENANT))["budgets"]
+    assert (budget["tenant"], budget["usd"], budget["soft"], budget["timezone"]) == ("team-ide", "5", [0.5, 0.8], "UTC")
+    assert budget["origin"]["usd"] == {"from": "given", "line": 12}
+    assert budget["origin"]["timezone"] == {"from": "default", "line": None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("usd: 5", "usd: 7", ["budget ide: usd: 5 -> 7"]),
+        ("name: ide", "name: team", ["budget ide: removed", "budget team: added"]),
+    ],
+)
+def test_another_budget_is_a_difference(old: str, new: str, says: list[str]) -> None:
+    assert differences(parse_policy(TEXT + OF_A_TENANT), parse_policy(TEXT + OF_A_TENANT.replace(old, new))) == says

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from controlplane.controller import Controller
-from controlplane.policy import Budget, parse_policy
+from controlplane.finops.attribution import NS_PER_HOUR
+from controlplane.finops.budget import BudgetStatus, Spent, fresh, status
+from controlplane.policy import Budget, NamedBudget, parse_policy
 from controlplane.policy_cli import policy_app
-from controlplane.policy_forecast import moves, period_start, spent_over, targets
+from controlplane.policy_forecast import moves, spent_over, targets
 from controlplane.policy_plan import Brought, percentile
-from controlplane.store.cost_rows import CostRow
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.recorded import RequestGroup
@@ -242,24 +243,21 @@ def test_a_kill_switch_is_left_out(plan: Planner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "says"), [(100, None), (401, "401.00 USD of the budget of 500"), (612, "the budget of 500 is exceeded")]
+    ("spent", "says"),
+    [(100, None), (401, "401.00 USD of the budget of 500"), (612, "the budget of 500.00 is exceeded")],
 )
 def test_a_budget_that_is_nearly_or_quite_spent_is_a_warning(spent: int, says: str | None) -> None:
-    rows: Sequence[CostRow] = [CostRow("code", cost_nano=spent * 10**9), CostRow("rest", cost_nano=9999 * 10**9)]
-    line = spent_over("code", Budget(Decimal(500), "month", 0.8, "warn"), rows, "USD")
+    line = spent_over(said_of(Spent({0: spent * 10**9 * NS_PER_HOUR}, spent * 10**9 * NS_PER_HOUR)))
     assert (line is None) if says is None else (line is not None and says in line)
 
 
 def test_an_unpriced_cohort_has_no_budget_warning() -> None:
-    budget = Budget(Decimal(1), "month", 0.8, "warn")
-    assert spent_over("code", budget, [CostRow("code", cost_nano=None)], "USD") is None
+    assert spent_over(said_of(Spent(unpriced_ns=5, why="no price"))) is None
 
 
-@pytest.mark.parametrize(
-    ("period", "start"), [("day", 1789948800), ("week", 1789948800), ("month", 1788220800)]
-)  # 2026-09-21 is a Monday
-def test_a_period_begins_in_utc(period: Any, start: int) -> None:
-    assert period_start(Budget(Decimal(1), period, 0.8, "warn"), AT) == start
+def said_of(money: Spent) -> BudgetStatus:
+    named = NamedBudget("code", "code", None, Budget(Decimal(500), "month", (0.8,), "warn"))
+    return status(named, fresh(named, AT), money, AT)
 
 
 def test_windows_follow_most_of_their_cohorts_requests() -> None:

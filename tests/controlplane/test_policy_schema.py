@@ -34,6 +34,9 @@ cohorts:
   - name: default
     match: {}
     speculation: {tuner: fixed, ladder: [0, 2], start: 0, fallback: 0}
+budgets:
+  - {name: ide, tenant: team-ide, usd: 5, period: week, timezone: Europe/Berlin, soft: [50%, 80%], on_exceeded: reject}
+  - {name: 7, cohort: chat, tenant: 7, usd: "9.5", period: day, notify: "https://example.com/hook", secret_env: HOOK}
 experiment: {holdout: 5%, unit: window, window: 15m, burn_in: 5m}
 """)
 
@@ -117,6 +120,14 @@ def test_the_full_policy_is_valid_and_parses() -> None:
         ("cohorts.0.budget.usd", -5),
         ("cohorts.0.budget.period", "year"),
         ("cohorts.0.budget.period", ...),
+        ("budgets", {}),
+        ("budgets.0.name", ...),
+        ("budgets.0.tenant", ...),
+        ("budgets.0.usd", 0),
+        ("budgets.0.soft", []),
+        ("budgets.0.soft", [50]),
+        ("budgets.1.notify", "ftp://example.com"),
+        ("budgets.1.secret_env", "s3cr3t!"),
         ("experiment.holdout", 5),
         ("experiment.window", ...),
     ],
@@ -133,7 +144,8 @@ PATHS = [
     "cohorts.1.speculation.tuner", "cohorts.0.speculation.ladder", "cohorts.0.speculation.start",
     "cohorts.1.speculation.objective", "cohorts.1.speculation.slots", "cohorts.0.slo.tpot_p95", "cohorts.1.slo",
     "cohorts.0.guard.hold", "cohorts.0.guard.tolerance", "cohorts.0.guard.min_samples", "cohorts.0.budget.usd",
-    "cohorts.0.budget.soft", "experiment.burn_in", "experiment.unit",
+    "cohorts.0.budget.soft", "budgets.0.soft", "budgets.0.tenant", "budgets.1.cohort",
+    "budgets.1.notify", "experiment.burn_in", "experiment.unit",
 ]  # fmt: skip
 VALUES = [
     ..., None, 0, 1, 2, 4, 12, 0.5, 1e-3, True, "a", "7", "12.50", "+3", "5s", "1.5m", "90ms", "2d", "3 %", "100%", [],

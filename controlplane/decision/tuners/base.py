@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,19 @@ from controlplane.decision.power import Power
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What busy time costs: money per second of one worker's accelerator, and per joule beyond that. None: unknown."""
+    """What busy time costs: money per second of one worker's accelerator, and per joule beyond that. None: unknown.
+
+    dialled: cohorts that pursue cost whatever their policy's objective is, because a budget of theirs is exceeded.
+    """
 
     per_second: float | None = None
     per_joule: float = 0.0
+    dialled: tuple[str, ...] = ()
+
+    @classmethod
+    def told(cls, value: Mapping[str, Any]) -> Rates:
+        """As the journal has them."""
+        return cls(**{**value, "dialled": tuple(value.get("dialled", ()))})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

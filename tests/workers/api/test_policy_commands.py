@@ -20,7 +20,8 @@ version: 1
 cohorts:
   - name: default
     match: {}
-    speculation: {tuner: threshold, ladder: [0, 2], start: 2, fallback: 0}
+    speculation: {tuner: fixed, ladder: [0, 2], start: 2, fallback: 0}
+    slo: {tpot_p95: 5s}
     budget: {usd: 5, period: day}
 """
 
@@ -41,7 +42,7 @@ def test_apply_puts_a_file_in_force_with_its_reason(base_url: str, backend: Any,
     code, out, err = run("apply", new, "--why", "cheaper", "--url", base_url)
     assert (code, backend.policy_now.text, backend.orders[0][2]) == (0, NEW, "cheaper")
     assert f"in force at {base_url}, revision {parse_policy(NEW).revision}" in out
-    assert "warning: cohorts[0].budget" in err
+    assert "warning: cohorts[0].slo" in err
 
 
 def test_a_refused_apply_is_exit_code_1_with_what_the_endpoint_said(base_url: str, backend: Any, new: Path) -> None:

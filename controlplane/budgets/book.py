@@ -1,0 +1,272 @@
+"""What every budget has spent, tick by tick: windows in, alerts and statuses out. No clock and no I/O.
+
+What was spent before comes from the ledger (`restore`), what comes after from the workers' windows, each once. A window
+counts for the period it began in, however late it comes. Until a budget's past is known, it stands as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from controlplane.alerts import BUDGET, Alert
+from controlplane.budgets.token_cost import Spending, TokenCosts
+from controlplane.finops.attribution import NS_PER_HOUR, window_use
+from controlplane.finops.budget import (
+    UNKNOWN,
+    BudgetState,
+    BudgetStatus,
+    Cell,
+    Spent,
+    dialled,
+    fire,
+    fresh,
+    limit_nano,
+    rearmed,
+    spent,
+    status,
+    subject,
+    thresholds,
+)
+from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, Forecast, forecast
+from controlplane.finops.periods import Period
+from controlplane.finops.pricing import PriceSheet
+from controlplane.policy import Policy
+from controlplane.policy.model import NamedBudget
+from controlplane.telemetry import WorkerWindow
+
+NOT_READ = "what was spent before is not read from the ledger yet"
+FORECAST_EVERY_S = 10.0
+
+Scope = tuple[str | None, str | None]
+"""Cohort and tenant of a budget."""
+
+
+class Past(NamedTuple):
+    """What the ledger knows of a budget: machine time (ns) by cell, in the period and in the week before it.
+
+    since: unix seconds of the first use on record of anybody, None without one. fired: subjects of alerts that stand.
+    """
+
+    in_period: Mapping[Cell, int]
+    before: Mapping[Cell, int]
+    since: float | None
+    fired: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Account:
+    """One budget. money: of the state's period; before: machine time of the week before it, and past: its money.
+
+    last: the period before, for late windows, with its money in last_money.
+    """
+
+    named: NamedBudget
+    state: BudgetState
+    money: Spent = field(default_factory=Spent)
+    is_restored: bool = False
+    since: float | None = None
+    before: dict[Cell, int] = field(default_factory=dict)
+    past: Spent = field(default_factory=Spent)
+    last: BudgetState | None = None
+    last_money: Spent = field(default_factory=Spent)
+    ahead: Forecast | None = None
+    ahead_at: float = float("-inf")
+
+    def price(self, sheet: PriceSheet) -> None:
+        """All of it, under another sheet."""
+        self.money, self.past = spent(self.state.ns, sheet), spent(self.before, sheet)
+        self.last_money = Spent() if self.last is None else spent(self.last.ns, sheet)
+        self.ahead_at = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What came of a tick. raised: new alerts. over: names of alerts that are no longer true, each with the reason.
+
+    statuses: of every budget in its present period. ended: of periods that are over, as they ended or as late windows
+    left them. dialled: cohorts that pursue cost from now on.
+    """
+
+    raised: tuple[Alert, ...]
+    over: tuple[tuple[str, str], ...]
+    statuses: tuple[BudgetStatus, ...]
+    ended: tuple[BudgetStatus, ...]
+    dialled: tuple[str, ...]
+
+
+class BudgetBook:
+    """The budgets of the policy in force. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._by_scope: dict[Scope, list[_Account]] = {}
+        self._windows: list[WorkerWindow] = []
+        self._sheet: PriceSheet | None = None
+        self._costs = TokenCosts()
+        self._sku = ""
+
+    @property
+    def costs(self) -> TokenCosts:
+        """What tokens cost lately."""
+        return self._costs
+
+    @property
+    def sku(self) -> str:
+        """Of the worker that was heard last; "" before any."""
+        return self._sku
+
+    def take(self, window: WorkerWindow) -> None:
+        """Keep a window for the next tick. The caller leaves repetitions out."""
+        self._windows.append(window)
+        self._sku = window.device
+
+    def follow(self, policy: Policy, now: float) -> None:
+        """Have an account for each budget of the policy. One whose scope, period or time zone changed begins anew."""
+        accounts: dict[str, _Account] = {}
+        for named in policy.all_budgets:
+            account = self._accounts.get(named.name)
+            if account is None or _kind(account.named) != _kind(named):
+                account = _Account(named, fresh(named, now))
+                if self._sheet is not None:
+                    account.price(self._sheet)
+            account.named = named
+            accounts[named.name] = account
+        self._accounts = accounts
+        self._by_scope = {}
+        for account in accounts.values():
+            self._by_scope.setdefault((account.named.cohort, account.named.tenant), []).append(account)
+
+    def unread(self) -> list[tuple[NamedBudget, Period]]:
+        """The budgets whose past is to be read from the ledger, each for `restore`."""
+        return [(a.named, a.state.period) for a in self._accounts.values() if not a.is_restored]
+
+    def restore(self, name: str, past: Past, now: float) -> None:
+        """What the ledger had at a moment at which everything was written that had been taken in by a tick."""
+        account = self._accounts[name]
+        named, period = account.named, account.state.period
+        shares = (*thresholds(named), UNKNOWN)
+        fired = frozenset(share for share in shares if subject(name, share, period) in past.fired)
+        account.state = BudgetState(period, dict(past.in_period), fired)
+        account.before = dict(past.before)
+        account.since = now if past.since is None else past.since
+        account.is_restored = True
+        if self._sheet is not None:
+            account.price(self._sheet)
+
+    def tick(self, policy: Policy, sheet: PriceSheet, now: float, active: Iterable[Alert] = ()) -> Entry:
+        """Take in the windows since the last tick. active: the alerts that are."""
+        self.follow(policy, now)
+        if sheet is not self._sheet:
+            self._sheet = sheet
+            for account in self._accounts.values():
+                account.price(sheet)
+        ended = {a.named.name for a in self._accounts.values() if self._turned(a, sheet, now)} | self._count(sheet)
+        raised, statuses, closed = list[Alert](), list[BudgetStatus](), list[BudgetStatus]()
+        for name, account in self._accounts.items():
+            if name in ended and account.last is not None:
+                said, alerts = self._settled_last(account, now)
+                closed.append(said)
+                raised += alerts
+            said, alerts = self._said(account, now)
+            statuses.append(said)
+            raised += alerts
+        over = tuple(self._over(active))
+        return Entry(tuple(raised), over, tuple(statuses), tuple(closed), dialled(statuses))
+
+    @staticmethod
+    def _turned(account: _Account, sheet: PriceSheet, now: float) -> bool:
+        """Begin a new period where the last one has ended."""
+        state = account.state
+        if now < state.period.end:
+            return False
+        account.last, account.last_money = state, account.money
+        account.state, account.money = fresh(account.named, now), spent({}, sheet)
+        horizon = account.state.period.start / HOUR_S - HORIZON_HOURS
+        account.before = {cell: ns for cell, ns in {**account.before, **state.ns}.items() if cell[0] >= horizon}
+        account.past = account.past.plus(account.last_money)
+        account.ahead, account.ahead_at = None, float("-inf")
+        return True
+
+    def _count(self, sheet: PriceSheet) -> set[str]:
+        """The windows since the last tick, into the periods they began in; budgets whose last period that changed."""
+        windows, self._windows = self._windows, []
+        spending: list[Spending] = []
+        current: dict[str, dict[Cell, int]] = {}
+        late: dict[str, dict[Cell, int]] = {}
+        for window in windows:
+            at, cell = window.started_at, (int(window.started_at // HOUR_S), window.device)
+            price = sheet.price_at(window.device, sheet.default_basis, cell[0] * HOUR_S)
+            for use in window_use(window).uses:
+                if price is not None:
+                    spending.append((use.cohort, use.direction, use.ns * price.per_hour_nano / NS_PER_HOUR, use.tokens))
+                for account in self._counting(use.cohort, use.tenant):
+                    is_late = at < account.state.period.start
+                    if is_late and (account.last is None or not account.last.period.holds(at)):
+                        continue  # of a period long ago: the ledger has it
+                    cells = (late if is_late else current).setdefault(account.named.name, {})
+                    cells[cell] = cells.get(cell, 0) + use.ns
+        for name, cells in current.items():
+            account = self._accounts[name]
+            account.state, account.money = account.state.with_use(cells), account.money.plus(spent(cells, sheet))
+        for name, cells in late.items():
+            account, more = self._accounts[name], spent(cells, sheet)
+            if account.last is not None:
+                account.last, account.last_money = account.last.with_use(cells), account.last_money.plus(more)
+                account.past = account.past.plus(more)
+        self._costs = self._costs.learn(spending)
+        return set(late)
+
+    def _counting(self, cohort: str, tenant: str | None) -> Iterator[_Account]:
+        yield from self._by_scope.get((cohort, None), ())
+        if tenant is not None:
+            yield from self._by_scope.get((None, tenant), ())
+            yield from self._by_scope.get((cohort, tenant), ())
+
+    def _said(self, account: _Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
+        money = account.money
+        if not account.is_restored:
+            # What is over the limit without its past is over it with that, too.
+            return status(account.named, account.state, replace(money, why=money.why or NOT_READ), now), []
+        if now - account.ahead_at >= FORECAST_EVERY_S:
+            by_hour = {**account.past.by_hour, **money.by_hour}
+            for hour in account.past.exact.keys() & money.exact.keys():  # the hour in which the period began
+                by_hour[hour] = account.past.by_hour[hour] + money.by_hour[hour]
+            since = now if account.since is None else account.since
+            limit, period = limit_nano(account.named), account.state.period
+            account.ahead, account.ahead_at = forecast(money.nano, limit, by_hour, since, period, now), now
+        account.state = rearmed(account.named, account.state, money.nano)
+        said = status(account.named, account.state, money, now, account.ahead)
+        account.state, alerts = fire(account.named, account.state, said)
+        return replace(said, fired=tuple(sorted(account.state.fired))), alerts
+
+    @staticmethod
+    def _settled_last(account: _Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
+        assert account.last is not None
+        said = status(account.named, account.last, account.last_money, now)
+        if not account.is_restored:
+            return said, []
+        account.last, alerts = fire(account.named, account.last, said)
+        return replace(said, fired=tuple(sorted(account.last.fired))), alerts
+
+    def _over(self, active: Iterable[Alert]) -> Iterator[tuple[str, str]]:
+        """Alerts on budgets that stand no more: their period has ended, or the budget is another one."""
+        standing = {
+            subject(name, share, account.state.period): share in account.state.fired or not account.is_restored
+            for name, account in self._accounts.items()
+            for share in (*thresholds(account.named), UNKNOWN)
+        }
+        for alert in active:
+            if alert.kind == BUDGET and not standing.get(alert.subject, False):
+                account = self._accounts.get(alert.subject.partition("/")[0])
+                if account is None:
+                    yield alert.name, "the budget was removed"
+                else:
+                    is_present = alert.subject.endswith(f"/{account.state.period.label}")
+                    yield alert.name, "the budget was changed" if is_present else "the budget was reset"
+
+
+def _kind(named: NamedBudget) -> tuple[object, ...]:
+    """What makes it another budget, whose past has to be read anew."""
+    return named.cohort, named.tenant, named.budget.period, named.budget.timezone
