@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ class Controller:
 
     epoch: start of this controller, unix nanoseconds. first_version: version of its first plan; give the last known
     plus one, so that versions rise across restarts. plan_ttl_s: seconds for which a plan is valid after its tick.
-    alerts: those on record; what is active stays so.
+    alerts: those on record; what is active stays so. on_window: is given every window that counts, once.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Controller:
         first_version: int = 1,
         plan_ttl_s: float = 10.0,
         alerts: Iterable[Alert] = (),
+        on_window: Callable[[WorkerWindow], None] | None = None,
     ) -> None:
         self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
         self._policy = policy
@@ -82,6 +83,7 @@ class Controller:
         self._refused: Counter[str] = Counter()
         self._decided: Counter[tuple[str, str]] = Counter()
         self._journal_failures = 0
+        self._on_window = on_window
         self._alerts = AlertBook.of(alerts)
         self._plan = self._draw(first_version, epoch / 1e9)
 
@@ -139,6 +141,8 @@ class Controller:
             return self._plan
         else:
             self._pending.append(report)
+            if self._on_window is not None:
+                self._on_window(report.window)
         for check in report.canary:
             self._take_check(check)
         return self._plan
@@ -238,9 +242,9 @@ class Controller:
             self._decided[names[code // len(REASONS)], REASONS[code % len(REASONS)].value] += int(counts[code])
 
     def set_rates(self, rates: Rates) -> None:
-        """What busy time costs from now on, for cohorts whose objective is cost."""
+        """What busy time costs from now on, for cohorts whose objective is cost; and which of the others pursue it."""
         self._rates = rates
-        value = {"per_second": rates.per_second, "per_joule": rates.per_joule}
+        value = {"per_second": rates.per_second, "per_joule": rates.per_joule, "dialled": list(rates.dialled)}
         self._tell("rates", value, self._plan.issued_at)
 
     def resume(self, k: Mapping[str, tuple[int, ...]], windows: Iterable[WorkerWindow], now: float) -> None:
@@ -398,6 +402,12 @@ class Controller:
         if alert is not None:
             log.error("alert %s: %s", alert.name, alert.detail)
             self._obey_alerts(alert, f"canary: {alert.detail}", check.at)
+
+    def raise_alert(self, alert: Alert) -> None:
+        """Keep an alert that somebody else found, and journal it."""
+        self._alerts = self._alerts.with_alert(alert)
+        log.warning("alert %s: %s", alert.name, alert.detail)
+        self._obey_alerts(alert, alert.detail, alert.last_seen)
 
     def clear_alert(self, name: str, *, by: str, why: str, now: float) -> Alert:
         """The alert as it ended; its drafter may draft again. Raises ValueError where none of that name is active."""

@@ -117,7 +117,7 @@ class Replay:
         """One tick, or one order, again; the decisions that would be journalled for it."""
         applied, self._journal.decisions = self._policies.get(tick.at), []
         while self._rates and self._rates[0].at < tick.at:
-            self.controller.set_rates(Rates(**self._rates.pop(0).value))
+            self.controller.set_rates(Rates.told(self._rates.pop(0).value))
         if tick.at in self._staged:
             self._stage(self._staged[tick.at])
         elif tick.at in self._resumed:

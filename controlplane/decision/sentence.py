@@ -118,6 +118,9 @@ def _expected(situation: Situation, wish: Wish, c: int, b: int, drift_at: float,
     expected = f"expected {100 * gain:+.1f} % {measure}" if np.isfinite(gain) else f"the SLO wants K {wish.k[c, b]}"
     drift = "none" if not np.isfinite(drift_at) or now - drift_at > 60.0 else f"{now - drift_at:.0f} s ago"
     said = f"{expected}, {situation.estimate.samples[c]:.0f} samples, drift {drift}"
+    wanted = situation.table.cohorts[c].speculation.objective
+    if objective != wanted:
+        said = f"{said} (cost instead of {wanted}: a budget is exceeded)"
     return said if failing is None else f"{said} ({objective} is not pursued: {_FALLBACK[failing]})"
 
 
