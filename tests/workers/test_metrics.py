@@ -25,7 +25,7 @@ CODE = CohortWindow(
 )
 SNAPSHOT = MetricsSnapshot(
     worker="w-1", epoch=1, model="tiny", totals={"code": CODE}, last_window={"code": CODE},
-    energy_uj={"counter": 2_500_000},
+    energy_uj={"counter": 2_500_000}, energy_windows_dropped={"reset": 3},
     plan_version=7, plan_age_s=1.5, running=3, waiting=1, kv_used=100, kv_total=400,
 )  # fmt: skip
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -71,6 +71,7 @@ def observe(aggregator: MetricsAggregator, *snapshots: MetricsSnapshot) -> Sampl
         ("time_to_first_token_seconds_sum", {"cohort": "code"}, 60.004),
         ("time_per_output_token_seconds_count", {"cohort": "code"}, 1),
         ("energy_joules_total", {"source": "counter"}, 2.5),
+        ("energy_windows_dropped_total", {"reason": "reset"}, 3),
         ("plan_version", {}, 7),
         ("plan_age_seconds", {}, 1.5),
         ("plan_expired", {}, 0),
@@ -125,7 +126,7 @@ def test_cohorts_that_the_policy_does_not_name_share_one_label() -> None:
 
 
 def test_energy_that_nothing_measured_is_absent_and_not_zero() -> None:
-    assert not [n for n, _ in exposition(replace(SNAPSHOT, energy_uj={"none": 0})) if "energy" in n]
+    assert not [n for n, _ in exposition(replace(SNAPSHOT, energy_uj={"none": 0})) if "energy_joules" in n]
 
 
 def test_a_cohort_that_drafted_nothing_has_no_acceptance_length_and_a_mean_k_of_zero() -> None:

@@ -49,7 +49,7 @@ def open_reader(settings: Settings, device: str) -> EnergyReader:
 def _measured(settings: Settings, device: str) -> EnergyReader:
     if not device.startswith("cuda"):
         try:
-            return open_rapl(settings.energy_powercap)
+            return open_rapl(settings.energy_powercap, settings.energy_idle_w or 0.0, settings.replicas)
         except RaplUnavailable as e:
             return NoEnergyReader(str(e))
     try:

@@ -5,7 +5,8 @@ sub-zones (core, dram) lie within them, psys contains them, and intel-rapl-mmio 
 starts over at max_energy_range_uj every few minutes to hours, and only root may read it unless an operator allows it.
 
 The counter is of the whole machine, so a worker takes the part of it that its process had of the machine's CPU time in
-the same stretch: the parts of several workers, and of what else runs, add up to the whole and never to more.
+the same stretch: the parts of several workers, and of what else runs, add up to the whole and never to more. Where the
+operator says what a resting worker draws, every worker is given that first and the rest is split by CPU time.
 """
 
 from __future__ import annotations
@@ -49,16 +50,22 @@ class _Seen:
 
 
 class RaplReader:
-    """The part that the process has of the energy of all packages."""
+    """The part that the process has of the energy of all packages.
+
+    idle_w: watts that each of `workers` on this machine is given whatever it does; 0: all goes by CPU time.
+    """
 
     source: EnergySource = "rapl"
 
-    def __init__(self, zones: tuple[Zone, ...], cpu_time: CpuTime) -> None:
+    def __init__(self, zones: tuple[Zone, ...], cpu_time: CpuTime, idle_w: float = 0.0, workers: int = 1) -> None:
         self._zones = zones
         self._cpu_time = cpu_time
+        self._idle_w = idle_w
+        self._workers = workers
         self._last: _Seen | None = None
         names = ", ".join(zone.name for zone in zones)
-        self.detail = f"RAPL of {names}, the part that this process has of the machine's CPU time"
+        first = f"{idle_w:g} W a worker and of the rest " if idle_w else ""
+        self.detail = f"RAPL of {names}: {first}the part that this process has of the machine's CPU time"
 
     def spent(self, now: float) -> Spent:
         before, self._last = self._last, None
@@ -86,10 +93,13 @@ class RaplReader:
         if machine_ns <= 0:
             return Spent(None, self.source, "lost", "the machine's CPU time stood still: no part can be told")
         own_ns = min(after.own_ns - before.own_ns, machine_ns)
-        return Spent(machine_uj * own_ns // machine_ns, self.source)
+        idle_uj = min(round(self._idle_w * 1e6 * (after.at - before.at)), machine_uj // self._workers)
+        return Spent(idle_uj + (machine_uj - self._workers * idle_uj) * own_ns // machine_ns, self.source)
 
 
-def open_rapl(root: Path = POWERCAP, cpu_time: CpuTime | None = None) -> RaplReader:
+def open_rapl(
+    root: Path = POWERCAP, idle_w: float = 0.0, workers: int = 1, cpu_time: CpuTime | None = None
+) -> RaplReader:
     """The meter of this machine's packages. Raises RaplUnavailable."""
     zones = packages(root)
     cpu_time = cpu_time or CpuTime()
@@ -103,7 +113,7 @@ def open_rapl(root: Path = POWERCAP, cpu_time: CpuTime | None = None) -> RaplRea
         ) from e
     except (OSError, ValueError) as e:
         raise RaplUnavailable(f"RAPL cannot be read: {e}") from e
-    return RaplReader(zones, cpu_time)
+    return RaplReader(zones, cpu_time, idle_w, workers)
 
 
 def packages(root: Path) -> tuple[Zone, ...]:

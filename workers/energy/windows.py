@@ -70,7 +70,7 @@ class WindowEnergy:
     def _advance(self, watts: float, seconds: float, is_idle: bool) -> int:
         if is_idle and self._idle.watts is not None:
             watts = min(watts, self._idle.watts)
-        return int(watts * seconds * 1e6)
+        return round(watts * seconds * 1e6)
 
     def _idle_energy_uj(self, energy_uj: int, seconds: float) -> int | None:
         return None if self._idle.watts is None else min(round(self._idle.watts * seconds * 1e6), energy_uj)
