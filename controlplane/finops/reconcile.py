@@ -14,10 +14,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from controlplane.finops.export_cells import HOUR_S, BilledCell, hour_start, machine_hours, scaled
+from controlplane.finops.attribution import NS_PER_HOUR, cost_of_time
+from controlplane.finops.export_cells import HOUR_S, hour_start, scaled
 from controlplane.finops.invoice import USAGE, Invoice, InvoiceLine
-
-NS_PER_HOUR = HOUR_S * 10**9
+from controlplane.finops.pricing import Prices
 
 Grain = Literal["hour", "day", "month", "invoice"]
 
@@ -103,13 +103,12 @@ class Reconciliation:
         return any(abs(amount) > limit for amount in (self.difference, *self.by_cause.values()))
 
 
-def our_hours(cells: Iterable[BilledCell]) -> list[OurHour]:
-    """Machine hours of the ledger's cells (by hour and sku, in which order they must come)."""
+def our_hours(machine_time: Iterable[tuple[int, str, int]], prices: Prices, basis: str) -> list[OurHour]:
+    """From (hour, sku, ns) of the ledger, each billed as a report bills it: at the price of its hour, rounded once."""
     found = []
-    for group in machine_hours(cells):
-        costs = [cell.cost_nano for cell in group]
-        cost = None if None in costs else sum(c for c in costs if c is not None)
-        found.append(OurHour(group[0].hour, group[0].sku, sum(cell.ns for cell in group), cost))
+    for hour, sku, ns in machine_time:
+        price = prices.price_at(sku, basis, float(hour * HOUR_S))
+        found.append(OurHour(hour, sku, ns, None if price is None else cost_of_time(ns, price.per_hour_nano)))
     return found
 
 
