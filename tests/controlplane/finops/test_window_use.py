@@ -148,6 +148,13 @@ def test_a_window_of_prefill_alone_is_input(make: Make) -> None:
     assert use.uses == (Use("code", "x", "input", 800 * MS, 0, None, None, 1000),)
 
 
+def test_the_token_that_prefill_yields_is_output_and_its_time_is_input(make: Make) -> None:
+    use = TenantUse("x", 128, input_tokens=128, emitted_tokens=1)
+    answered = CohortWindow("code", prefill_positions=128, first_tokens=1, tenants=(use,))
+    uses = window_use(make(cohorts=(answered,), latency=())).uses
+    assert [(u.direction, u.ns, u.tokens) for u in uses] == [("input", 800 * MS, 128), ("output", 0, 1)]
+
+
 def test_steps_without_prefill_have_all_busy_time(make: Make) -> None:
     """What a step takes outside its decode part (admission, sampling) has no prefill to go to."""
     (use,) = window_use(make(cohorts=(replace(PLAIN, prefill_positions=0),))).uses
