@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from controlplane.store.engine import reading, writing
+from controlplane.store.experiments import fill_windows
 from controlplane.store.models import CanaryResult, Request, Tick, Window, WindowCohort
 from controlplane.store.tables import TABLES
 
@@ -73,6 +75,7 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
 
     Decisions, plans, policies and alerts stay: they are few, and they explain what happened.
     """
+    fill_windows(engine, time.time(), settled_too=True)  # an experiment's sums are made from what goes now
     engine = writing(engine)
     old_window, old_request = Window.ended_at < before, Request.finished_at < before
     windows = requests = 0
