@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -219,8 +220,10 @@ def check_prices(path: Path) -> Check:
     try:
         sheet = load_prices(path)
     except (PriceError, OSError) as error:
-        return Check("prices", False, " ".join(str(error).split()), "correct the file, or --prices FILE")
-    return Check("prices", True, f"{path}: {len(sheet.prices)} prices")
+        return Check("prices", False, " ".join(str(error).split()), "kadence cost prices check, or --prices FILE")
+    remarks = len(sheet.remarks(time.time()))
+    advice = f"{remarks} warnings (missing periods, old prices): kadence cost prices check" if remarks else ""
+    return Check("prices", True, f"{path}: {len(sheet.prices)} prices", advice)
 
 
 def check_energy(settings: Settings, device: str) -> Check:

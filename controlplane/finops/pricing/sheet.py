@@ -174,16 +174,21 @@ def part_hour(moment: float) -> str:
 
 
 def _overlaps(prices: Iterable[Price]) -> Iterator[SheetProblem]:
+    """Every line beside the one before it that holds longest."""
     ordered = sorted(prices, key=lambda p: (p.sku, p.basis, p.effective_from))
-    for a, b in pairwise(ordered):
-        if (a.sku, a.basis) == (b.sku, b.basis) and (a.effective_to is None or a.effective_to > b.effective_from):
-            also = f" (the other is on line {b.line})" if b.line is not None else ""
-            yield SheetProblem(
-                a.line,
-                "effective_to",
-                f"{a.sku} ({a.basis}) has two prices from {day(b.effective_from)} on{also}; end the first one there, "
-                "or give regions and contracts skus of their own",
-            )
+    for _, group in groupby(ordered, key=lambda p: (p.sku, p.basis)):
+        a, *others = group
+        for b in others:
+            if a.effective_to is None or a.effective_to > b.effective_from:
+                also = f" (the other is on line {b.line})" if b.line is not None else ""
+                yield SheetProblem(
+                    a.line,
+                    "effective_to",
+                    f"{a.sku} ({a.basis}) has two prices from {day(b.effective_from)} on{also}; "
+                    "end the first one there, or give regions and contracts skus of their own",
+                )
+            if a.effective_to is not None and (b.effective_to is None or b.effective_to > a.effective_to):
+                a = b
 
 
 def _gap_remark(gap: Gap) -> SheetProblem:

@@ -98,6 +98,13 @@ def test_overlapping_prices_are_refused_with_the_day_and_both_lines() -> None:
     assert "the other is on line 10" in problem
 
 
+def test_every_price_that_a_long_one_overlaps_is_refused() -> None:
+    days = (("2026-03-01", "2026-04-01"), ("2026-05-01", "2026-06-01"))
+    inside = [{**ENTRY, "effective_from": begin, "effective_to": end} for begin, end in days]
+    found = problems_of(sheet_text(ENTRY, *inside))
+    assert [f"from {begin} on" in problem for problem, (begin, _) in zip(found, days, strict=True)] == [True, True]
+
+
 def test_two_currencies_in_a_sheet_are_refused() -> None:
     text = sheet_text(ENTRY, {**ENTRY, "sku": "cpu", "currency": "EUR"})
     assert [p for p in problems_of(text) if "EUR, USD" in p]
