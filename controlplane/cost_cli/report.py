@@ -1,34 +1,39 @@
-"""`kadence cost report`: what a stretch of time cost, by cohort, model, tenant or hour, with idle apart."""
+"""`kadence cost report`: what a stretch of time cost, by one dimension, with idle apart."""
 
 from __future__ import annotations
 
 import json
 import time
-from decimal import Decimal
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import sqlalchemy as sa
 import typer
 from rich.console import Console
-from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
-from controlplane.finops.pricing import NANO, PriceError, PriceSheet, load_prices
+from controlplane.cost_cli.report_format import report_json, report_table
+from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings, SettingsError, load_settings
+from controlplane.store.cost import cost_reports
+from controlplane.store.cost_dimensions import parse_where
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.price_book import stored_prices
-from controlplane.store.queries import CostReport, CostRow, TimeRange, cost_report, open_ledger, time_bounds
+from controlplane.store.queries import TimeRange, open_ledger, time_bounds
 from controlplane.store.time_range import iso, parse_moment
 
 
 class Dimension(StrEnum):
     COHORT = "cohort"
-    MODEL = "model"
     TENANT = "tenant"
+    MODEL = "model"
+    SKU = "sku"
+    DIRECTION = "direction"
     HOUR = "hour"
+    DAY = "day"
 
 
 class BasisName(StrEnum):
@@ -38,13 +43,37 @@ class BasisName(StrEnum):
     OWNED = "owned"
 
 
+class ReportBasis(StrEnum):
+    ON_DEMAND = "on_demand"
+    RESERVED = "reserved"
+    SPOT = "spot"
+    OWNED = "owned"
+    ALL = "all"
+
+
+class IdleName(StrEnum):
+    NONE = "none"
+    WEIGHTED = "weighted"
+    EVEN = "even"
+
+
 def report(
     by: Annotated[Dimension, typer.Option(help="What a row stands for.")] = Dimension.COHORT,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this: cohort=chat. Again for one more value, or another dimension. What is left is rest."
+        ),
+    ] = None,
     since: Annotated[str, typer.Option(help="Start: a duration before now (7d, 24h, 90m) or a UTC time.")] = "7d",
     until: Annotated[str | None, typer.Option(help="End, likewise; default now.")] = None,
     basis: Annotated[
-        BasisName | None, typer.Option(help="Which prices; default: the first of these that the sheet has.")
+        ReportBasis | None,
+        typer.Option(help="Which prices; default: the first of these that the sheet has. all: side by side."),
     ] = None,
+    idle: Annotated[
+        IdleName, typer.Option(help="Idle time: a row of its own (none), or spread over the rows.")
+    ] = IdleName.NONE,
     prices: Annotated[
         Path | None, typer.Option(help="Price sheet; default: the configured one, else the one in the database.")
     ] = None,
@@ -53,33 +82,54 @@ def report(
     config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Cost and energy by one dimension; rows + idle = the bill."""
+    """Cost and energy by one dimension; rows + rest + idle = the bill."""
     try:
         settings = load_settings(config, database_url=database_url)
         range = time_range(since, until, time.time())
+        filters = parse_filters(where or ())
     except (SettingsError, ValueError) as e:
         _stop(str(e), 2)
     try:
         engine = open_ledger(settings.database_url)
         sheet = prices_as(priced_as, engine, range, price_sheet(prices, settings, engine))
-        result = cost_report(engine, range, by.value, sheet, basis.value if basis else None)
+        bases: tuple[str, ...] = (basis or sheet.default_basis,) if basis != ReportBasis.ALL else ()
+        results = cost_reports(engine, range, by.value, sheet, bases, where=filters, idle=idle.value)
         bounds = time_bounds(engine)
     except (StoreError, PriceError) as e:
         _stop(str(e), 1)
     except DBAPIError as e:
         _stop(one_line(e), 1)
-    for line in (*result.unpriced, *result.warnings):
+    main = sheet.default_basis if sheet.default_basis in results else next(iter(results))
+    for line in dict.fromkeys(line for each in results.values() for line in (*each.unpriced, *each.warnings)):
         typer.echo(f"warning: {line}", err=True)
     if as_json:
-        typer.echo(json.dumps(report_json(result, by.value, range)))
+        typer.echo(json.dumps(report_json(results, main, by.value, range)))
         return
     console = Console()
     if not console.is_terminal:  # into a file or a pipe there is no width to fit: keep every figure whole
-        console = Console(width=160)
-    console.print(report_table(result, by.value, range))
-    if not result.machine_s:
+        console = Console(width=180)
+    console.print(report_table(results, main, by.value, range))
+    if not results[main].machine_s:
         known = f"it covers {iso(bounds.start)} to {iso(bounds.end)}" if bounds else "it is empty"
         console.print(f"No windows in this range; the ledger: {known}.", highlight=False)
+    elif filters and not results[main].rows:
+        asked = ", ".join(where or ())
+        console.print(f"Nothing in this range has {asked} (--where): all of it is in the rest.", highlight=False)
+
+
+def parse_filters(where: Sequence[str]) -> dict[str, list[str]]:
+    """`--where` as dimension -> values. Raises ValueError naming the flag."""
+    filters: dict[str, list[str]] = {}
+    for text in where:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise ValueError(f"--where: {text!r} is not written as DIMENSION=VALUE, such as cohort=chat")
+        filters.setdefault(name.strip(), []).append(value.strip())
+    try:
+        parse_where(filters)
+    except ValueError as e:
+        raise ValueError(f"--{e}") from None
+    return filters
 
 
 def time_range(since: str, until: str | None, now: float) -> TimeRange:
@@ -102,85 +152,6 @@ def price_sheet(named: Path | None, settings: Settings, engine: sa.Engine) -> Pr
     if settings.prices.exists():
         return load_prices(settings.prices)
     return stored_prices(engine)
-
-
-def report_json(result: CostReport, by: str, range: TimeRange) -> dict[str, Any]:
-    """The report as design.md section 6 fixes it; money as decimal strings, unknown as null."""
-    return {
-        "range": {"start": iso(range.start), "end": iso(range.end)},
-        "currency": result.currency,
-        "basis": result.basis,
-        "rows": [{by: row.key, **_row_json(row)} for row in result.rows],
-        "idle": _row_json(result.idle),
-        "total": _row_json(result.total),
-        "machine_s": round(result.machine_s, 6),
-        "unpriced": list(result.unpriced),
-        "warnings": list(result.warnings),
-    }
-
-
-def _row_json(row: CostRow) -> dict[str, Any]:
-    per_million = row.cost_per_million_tokens
-    return {
-        "input_tokens": row.input_tokens,
-        "emitted_tokens": row.emitted_tokens,
-        "requests": row.requests,
-        "cost": money(row.cost_nano),
-        "cost_per_million_tokens": None if per_million is None else f"{per_million:f}",
-        "energy_j": _joules(row.energy_uj),
-        "energy_source": row.energy_source,
-        "j_per_token": row.j_per_token,
-        "wasted_cost": money(row.wasted_cost_nano),
-        "wasted_j": _joules(row.wasted_uj),
-    }
-
-
-def money(nano: int | None) -> str | None:
-    """Nano-units as a decimal string with all nine decimals; None = unpriced."""
-    return None if nano is None else f"{Decimal(nano) / NANO:.9f}"
-
-
-def _joules(microjoules: int | None) -> float | None:
-    return None if microjoules is None else microjoules / 1e6
-
-
-def report_table(result: CostReport, by: str, range: TimeRange) -> Table:
-    currency = result.currency or "no prices"
-    is_measured = result.total.energy_uj is not None
-    table = Table(
-        title=f"Cost by {by}, {iso(range.start)} to {iso(range.end)} ({currency}, {result.basis})",
-        caption="input, emitted: tokens. per 1M: cost of a million emitted tokens; of the total, idle is in it. "
-        "rows + idle = total" + ("" if is_measured else ". Energy: not measured"),
-    )
-    table.add_column(by)
-    energy = ("energy J", "J/token") if is_measured else ()
-    for name in ("requests", "input", "emitted", "cost", "per 1M", "wasted", *energy):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in result.rows:
-        table.add_row(*_cells(row, is_measured))
-    table.add_section()
-    table.add_row(*_cells(result.idle, is_measured), style="dim")
-    table.add_row(*_cells(result.total, is_measured), style="bold")
-    return table
-
-
-def _cells(row: CostRow, with_energy: bool) -> list[str]:
-    per_million, per_token = row.cost_per_million_tokens, row.j_per_token
-    is_idle = row.key == "idle"
-    energy = [
-        "none" if row.energy_uj is None else f"{row.energy_uj / 1e6:,.1f}",
-        "" if per_token is None else f"{per_token:.3f}",
-    ]
-    return [
-        row.key,
-        "" if is_idle else f"{row.requests:,}",
-        "" if is_idle else f"{row.input_tokens:,}",
-        "" if is_idle else f"{row.emitted_tokens:,}",
-        "unpriced" if row.cost_nano is None else f"{Decimal(row.cost_nano) / NANO:.6f}",
-        "" if per_million is None else f"{per_million:.4f}",
-        "" if is_idle or row.wasted_cost_nano is None else f"{Decimal(row.wasted_cost_nano) / NANO:.6f}",
-        *(energy if with_energy else ()),
-    ]
 
 
 def _stop(message: str, code: int) -> NoReturn:

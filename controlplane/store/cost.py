@@ -1,155 +1,132 @@
-"""The cost report: machine time and energy of a range, priced, by one dimension, with idle apart.
+"""The cost report, and the cells of the bill: usage of a range at the prices of its hours.
 
-SQL sums exact integers per cell (cohort, model, hour, device, energy source); each device's bill in a stretch of one
-price is then split over its cells and idle by largest remainder. A cell costs the same in every report, so the rows of
-each dimension + idle = the bill, to the nano-unit.
+Days are read where they are whole, hours where they are, single windows at the edges (cost_pieces). SQL sums exact
+integers (cost_usage), the bill is split over them in integers (cost_bill): rows + rest + idle = the bill, to the
+nano-unit, by any dimension, with any filter.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, cast
 
 import sqlalchemy as sa
 
-from controlplane.finops.attribution import cost_by_part, split
-from controlplane.finops.pricing import PriceSheet
-from controlplane.store.cost_rows import DIMENSIONS, Cell, CostReport, row_of, rows_by, rows_by_tenant, total_of
+from controlplane.finops.attribution import cost_of_time, split
+from controlplane.finops.pricing import BASES, Prices
+from controlplane.store.cost_bill import Asked, report_of
+from controlplane.store.cost_dimensions import Cell, Where, check_dimension, parse_where
+from controlplane.store.cost_pieces import HOUR_S, find_pieces
+from controlplane.store.cost_rows import CostCell, CostReport, IdleRule
+from controlplane.store.cost_usage import cells, groups
 from controlplane.store.engine import reading
-from controlplane.store.models import Request, Window, WindowCohort
+from controlplane.store.rollup import Amounts
 from controlplane.store.time_range import TimeRange
 
-STALE_PRICE_S = 180 * 86400.0
+NOTHING: Where = {}
 
 
 def cost_report(
-    engine: sa.Engine, range: TimeRange, by: str, sheet: PriceSheet, basis: str | None = None
+    engine: sa.Engine,
+    range: TimeRange,
+    by: str,
+    sheet: Prices,
+    basis: str | None = None,
+    *,
+    where: Where = NOTHING,
+    idle: IdleRule = "none",
 ) -> CostReport:
-    """What the range cost, by cohort, model, tenant or hour, at the sheet's prices of that basis.
+    """What the range cost by one of DIMENSIONS, at the prices of that basis (None: the sheet's default).
 
-    basis None: the sheet's default. Raises ValueError for another dimension.
+    where: dimension -> values; the rows are then of the parts that have one of the values in each, `rest` of all
+    others. idle: its own row; "weighted" spreads it over the rows and the rest by their machine time (by model, sku,
+    hour and day: over those whose idle it is), "even" in even parts. Raises ValueError for another dimension, value or
+    rule.
     """
-    if by not in DIMENSIONS:
-        raise ValueError(f"by: {by!r} is none of {', '.join(DIMENSIONS)}")
     basis = basis or sheet.default_basis
-    cells: list[Cell] = []
-    unpriced: dict[str, None] = {}
-    warnings: dict[str, None] = {}
-    machine_ns = idle_ns = 0
+    return cost_reports(engine, range, by, sheet, (basis,), where=where, idle=idle)[basis]
+
+
+def cost_reports(
+    engine: sa.Engine,
+    range: TimeRange,
+    by: str,
+    sheet: Prices,
+    bases: Sequence[str] = (),
+    *,
+    where: Where = NOTHING,
+    idle: IdleRule = "none",
+) -> dict[str, CostReport]:
+    """One usage under several bases, each as in cost_report. No bases: those that price any of it, else the default."""
+    check_dimension(by)
+    wanted = parse_where(where)
+    if idle not in ("none", "weighted", "even"):
+        raise ValueError(f"idle: {idle!r} is none of none, weighted, even")
     with reading(engine).connect() as connection:
-        # A stretch between two change points never spans two prices.
-        for start, end in pairwise(sheet.change_points(range.start, range.end)):
-            for device, parts in _read_parts(connection, start, end).items():
-                price = sheet.price_at(device, basis, start)
-                if price is None:
-                    unpriced[sheet.why_unpriced(device, basis, start)] = None
-                elif range.end - datetime.combine(price.as_of, datetime.min.time(), UTC).timestamp() > STALE_PRICE_S:
-                    warnings[f"the {basis} price of {device} was read on {price.as_of}, over 180 days ago"] = None
-                cells += _priced(parts, None if price is None else price.per_hour_nano)
-                machine_ns += sum(p["ns"] for p in parts)
-                idle_ns += sum(p["ns"] for p in parts if p["cohort"] is None)
-        requests = [_integers(row) for row in connection.execute(_requests(range)).mappings()]
-    work = [c for c in cells if c.cohort is not None]
-    idle = row_of("idle", [c for c in cells if c.cohort is None])
-    rows = rows_by_tenant(work, requests) if by == "tenant" else rows_by(work, requests, by)
-    return CostReport(
-        rows=tuple(sorted(rows, key=lambda r: r.key)),
-        idle=idle,
-        total=total_of([*rows, idle]),
-        currency=sheet.currency,
-        basis=basis,
-        machine_s=machine_ns / 1e9,
-        unpriced=tuple(unpriced),
-        warnings=tuple(warnings),
-        idle_s=idle_ns / 1e9,
-    )
+        by_hours = by == "hour" or "hour" in where
+        found = find_pieces(connection, range, sheet, bases or BASES, by_hours=by_hours)
+        used = list(groups(connection, found.pieces, by, wanted))
+    asked = Asked(range.end, by, idle, bool(wanted))
+    if not bases:
+        used_by = {(found.pieces[machine.piece].hour * HOUR_S, machine.sku) for machine in found.machines}
+        priced = [b for b in BASES if any(sheet.price_at(sku, b, at) is not None for at, sku in used_by)]
+        bases = priced or [sheet.default_basis]
+    return {basis: report_of(found, used, sheet, basis, asked) for basis in bases}
 
 
-def _read_parts(connection: sa.Connection, start: float, end: float) -> dict[str, list[Mapping[str, Any]]]:
-    """Machine time and energy by device: a part for each cohort, model, hour and energy source, and for idle."""
-    in_range = (Window.started_at >= start, Window.started_at < end)
-    key = (Window.device, Window.model, Window.hour, Window.energy_source)
+def cost_cells(
+    engine: sa.Engine, range: TimeRange, sheet: Prices, basis: str | None = None, *, where: Where = NOTHING
+) -> Iterator[CostCell]:
+    """Every cell of the bill by hour and sku, those that the filter takes; the cells of an (hour, sku) are its bill.
 
-    def total(column: Any) -> Any:
-        return sa.func.sum(column).label(column.key)
+    Hours at the edges are cut as in cost_report. Holds one hour of one sku at a time. Raises ValueError as
+    cost_report does.
+    """
+    wanted = parse_where(where)
+    basis = basis or sheet.default_basis
+    with reading(engine).connect() as connection:
+        found = find_pieces(connection, range, sheet, (basis,), by_hours=True)
+        for piece in sorted(found.pieces, key=lambda piece: piece.start):
+            for (hour, sku), group in groupby(cells(connection, piece), key=lambda item: item[0][:2]):
+                price = sheet.price_at(sku, basis, hour * HOUR_S)
+                for cell, billed in _billed(list(group), None if price is None else price.per_hour_nano):
+                    if wanted.takes(cell):
+                        yield billed
 
-    measured = sa.case((WindowCohort.attributed_uj.is_not(None), WindowCohort.emitted_tokens), else_=0)
-    busy = (
-        sa.select(
-            *key,
-            WindowCohort.cohort,
-            sa.func.sum(WindowCohort.attributed_ns).label("ns"),
-            total(WindowCohort.wasted_ns),
-            sa.func.sum(WindowCohort.attributed_uj).label("uj"),
-            total(WindowCohort.wasted_uj),
-            total(WindowCohort.emitted_tokens),
-            sa.func.sum(measured).label("measured_tokens"),
+
+def _billed(parts: list[tuple[Cell, Amounts]], per_hour_nano: int | None) -> Iterator[tuple[Cell, CostCell]]:
+    """The cells of one hour of one sku, which together cost exactly its bill."""
+    machine_ns = [amounts.ns for _, amounts in parts]
+    costs: list[int] | list[None] = [None] * len(parts)
+    if per_hour_nano is not None:
+        costs = split(cost_of_time(sum(machine_ns), per_hour_nano), machine_ns)
+    for (cell, amounts), cost in zip(parts, costs, strict=True):
+        wasted = cost
+        if cost:
+            wasted = split(cost, (amounts.wasted_ns, amounts.ns - amounts.wasted_ns))[0]
+        yield (
+            cell,
+            CostCell(
+                hour=cell.hour,
+                sku=cell.sku,
+                model=cell.model,
+                cohort=cell.cohort or None,
+                tenant=cell.tenant or None,
+                direction=cast(Any, cell.direction),
+                ns=amounts.ns,
+                wasted_ns=amounts.wasted_ns,
+                cost_nano=cost,
+                wasted_cost_nano=wasted,
+                uj=amounts.uj,
+                wasted_uj=amounts.wasted_uj,
+                energy_source=cell.energy_source,
+                tokens=amounts.tokens,
+                steps=amounts.steps,
+                planned_k_steps=amounts.planned_k_steps,
+                draft_tokens=amounts.draft_tokens,
+                accepted_tokens=amounts.accepted_tokens,
+                requests=amounts.requests,
+                measured_tokens=amounts.measured_tokens,
+            ),
         )
-        .join_from(Window, WindowCohort)
-        .where(*in_range)
-        .group_by(*key, WindowCohort.cohort)
-        .order_by(*key, WindowCohort.cohort)
-    )
-    idle = (
-        sa.select(*key, sa.func.sum(Window.idle_ns).label("ns"), sa.func.sum(Window.idle_uj).label("uj"))
-        .where(*in_range)
-        .group_by(*key)
-        .order_by(*key)
-    )
-    parts: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in connection.execute(busy).mappings():
-        parts[row["device"]].append(_integers(row))
-    for row in connection.execute(idle).mappings():
-        parts[row["device"]].append({"cohort": None, **_integers(row)})
-    return parts
-
-
-def _integers(row: sa.RowMapping) -> dict[str, Any]:
-    """PostgreSQL sums bigint to numeric; every sum here is an integer or null."""
-    return {name: int(value) if isinstance(value, Decimal) else value for name, value in row.items()}
-
-
-def _priced(parts: Sequence[Mapping[str, Any]], per_hour_nano: int | None) -> list[Cell]:
-    """One device's parts under one price, as cells that together cost exactly its bill."""
-    costs: Sequence[int | None]
-    costs = [None] * len(parts) if per_hour_nano is None else cost_by_part([p["ns"] for p in parts], per_hour_nano)
-    cells = []
-    for part, cost in zip(parts, costs, strict=True):
-        wasted_ns = part.get("wasted_ns", 0)
-        wasted = cost if not cost else split(cost, (wasted_ns, part["ns"] - wasted_ns))[0]
-        cells.append(
-            Cell(
-                part["cohort"],
-                part["model"],
-                part["hour"],
-                cost,
-                wasted,
-                part["uj"],
-                part.get("wasted_uj"),
-                part["energy_source"],
-                part.get("emitted_tokens", 0),
-                part.get("measured_tokens", 0),
-            )
-        )
-    return cells
-
-
-def _requests(range: TimeRange) -> sa.Executable:
-    key = (Request.cohort, Request.model, Request.hour, Request.tenant)
-    positions = Request.prefill_positions + Request.verify_positions + Request.draft_positions
-    return (
-        sa.select(
-            *key,
-            sa.func.count().label("requests"),
-            sa.func.sum(Request.prompt_tokens).label("input_tokens"),
-            sa.func.sum(Request.completion_tokens).label("completion_tokens"),
-            sa.func.sum(positions).label("positions"),
-        )
-        .where(Request.finished_at >= range.start, Request.finished_at < range.end)
-        .group_by(*key)
-        .order_by(*key)
-    )

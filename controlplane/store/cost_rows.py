@@ -1,30 +1,33 @@
-"""Rows of the cost report, rolled up from priced cells; sums in which the unknown stays unknown."""
+"""What a cost report is made of: rows, the report, and the single cells that exports read."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from controlplane.finops.attribution import split
+from controlplane.finops.pricing import NANO
+from controlplane.store.cost_dimensions import DIMENSIONS, NO_TENANT, hour_key
 
-DIMENSIONS = ("cohort", "model", "tenant", "hour")
-NO_TENANT = "(none)"
-UNFINISHED = "(unfinished)"
-"""Cost of a cohort in the range of which no request finished in the range: no tenant can be named yet."""
+__all__ = ["DIMENSIONS", "NO_TENANT", "CostCell", "CostReport", "CostRow", "IdleRule", "hour_key"]
+
+IdleRule = Literal["none", "weighted", "even"]
+"""What becomes of idle time: a row of its own; or spread over the rows by their machine time, or in even parts."""
+
+MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """One value of the dimension, the idle rest, or the total.
+    """One value of the dimension, the rest that a filter left out, idle, or the total.
 
-    cost_nano: integer nano-units, None = unpriced. energy_uj: microjoules of the windows that were measured, None =
-    none was; measured_tokens: the tokens emitted in those. energy_source: the windows' sources, joined by "+" when
-    there are several. wasted_*: spent on rejected draft positions. requests, input_tokens: of requests that finished
-    in the range; emitted_tokens: of the windows (by tenant: of those requests).
+    cost_nano: integer nano-units, None = unpriced; = input + output cost, and idle_cost_nano where has_idle. energy_uj:
+    microjoules of the windows that were measured, likewise, None = none was; measured_tokens: the tokens emitted in
+    those. energy_source: the windows' sources, joined by "+" when there are several. wasted_*: spent on draft tokens
+    that were not kept. idle_cost_nano, idle_uj: the row's part of idle by the report's rule (weighted, where the rule
+    is none and the part therefore not in the cost). machine_ns: busy time; idle_ns: idle time of the row's own
+    machines, hours or days, None by dimensions that idle time has no value of. requests: ended ones. steps,
+    planned_k_steps, draft_tokens, accepted_tokens: as in the rollups (cost_models).
     """
 
     key: str
@@ -37,26 +40,91 @@ class CostRow:
     wasted_uj: int | None = None
     requests: int = 0
     measured_tokens: int = 0
+    input_cost_nano: int | None = 0
+    output_cost_nano: int | None = 0
+    idle_cost_nano: int | None = 0
+    idle_uj: int | None = None
+    has_idle: bool = False
+    machine_ns: int = 0
+    idle_ns: int | None = None
+    steps: int = 0
+    planned_k_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def cost_per_million_tokens(self) -> Decimal | None:
         """Currency per million emitted tokens, to six decimals; None when unpriced or without tokens."""
-        if self.cost_nano is None or not self.emitted_tokens:
+        return _per_million(self.cost_nano, self.emitted_tokens)
+
+    @property
+    def cost_per_million_input_tokens(self) -> Decimal | None:
+        """What prefill cost per million prompt tokens."""
+        return _per_million(self.input_cost_nano, self.input_tokens)
+
+    @property
+    def cost_per_million_output_tokens(self) -> Decimal | None:
+        """What drafting and verification cost per million emitted tokens."""
+        return _per_million(self.output_cost_nano, self.emitted_tokens)
+
+    @property
+    def loaded_cost_nano(self) -> int | None:
+        """With the row's part of idle, whether the report spreads it or not: what compares with an API's price."""
+        if self.has_idle:
+            return self.cost_nano
+        return None if self.cost_nano is None or self.idle_cost_nano is None else self.cost_nano + self.idle_cost_nano
+
+    @property
+    def loaded_cost_per_million_tokens(self) -> Decimal | None:
+        return _per_million(self.loaded_cost_nano, self.emitted_tokens)
+
+    @property
+    def tokens_per_unit(self) -> Decimal | None:
+        """Emitted tokens for one unit of the currency, to three decimals; None when unpriced or free."""
+        if not self.cost_nano:
             return None
-        return (Decimal(self.cost_nano) / 1000 / self.emitted_tokens).quantize(Decimal("1e-6"))
+        return (Decimal(self.emitted_tokens) * NANO / self.cost_nano).quantize(Decimal("0.001"))
 
     @property
     def j_per_token(self) -> float | None:
-        """Joules per emitted token, over the measured windows only."""
-        if self.energy_uj is None or not self.measured_tokens:
+        """Joules (as in energy_uj) per emitted token, over the measured windows only."""
+        return self._per_token(self.energy_uj)
+
+    @property
+    def active_j_per_token(self) -> float | None:
+        """Without idle: what the work itself drew."""
+        return self._per_token(self._energy(with_idle=False))
+
+    @property
+    def loaded_j_per_token(self) -> float | None:
+        """With the row's part of idle."""
+        return self._per_token(self._energy(with_idle=True))
+
+    @property
+    def utilisation(self) -> float | None:
+        """Busy share of the machine time; None where the row has no idle time of its own."""
+        if self.idle_ns is None or not self.machine_ns + self.idle_ns:
             return None
-        return self.energy_uj / 1e6 / self.measured_tokens
+        return self.machine_ns / (self.machine_ns + self.idle_ns)
+
+    def _energy(self, *, with_idle: bool) -> int | None:
+        if self.energy_uj is None:
+            return None
+        return self.energy_uj + (with_idle - self.has_idle) * (self.idle_uj or 0)
+
+    def _per_token(self, microjoules: int | None) -> float | None:
+        return None if microjoules is None or not self.measured_tokens else microjoules / MICRO / self.measured_tokens
+
+
+def _per_million(nano: int | None, tokens: int) -> Decimal | None:
+    return None if nano is None or not tokens else (Decimal(nano) / 1000 / tokens).quantize(Decimal("1e-6"))
 
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
     """rows + rest + idle = total, exactly. machine_s: seconds of all windows together, idle_s: of them
-    without work. unpriced: a line per missing price. rest: what a filter left out; None without a filter.
+    without work. unpriced: a line per missing price. rest: what a filter left out; None without a filter. idle_rule:
+    unless "none", idle is inside the rows (and the rest), and `idle` holds what nobody was there to bear.
     """
 
     rows: tuple[CostRow, ...]
@@ -69,6 +137,16 @@ class CostReport:
     warnings: tuple[str, ...] = ()
     idle_s: float = 0.0
     rest: CostRow | None = None
+    idle_rule: IdleRule = "none"
+
+    @property
+    def utilisation(self) -> float | None:
+        """Busy share of all machine time of the range; None without any."""
+        return self.total.utilisation
+
+    @property
+    def idle_share(self) -> float | None:
+        return None if self.utilisation is None else 1.0 - self.utilisation
 
 
 class CostCell(NamedTuple):
@@ -102,129 +180,3 @@ class CostCell(NamedTuple):
     accepted_tokens: int
     requests: int
     measured_tokens: int = 0
-
-
-class Cell(NamedTuple):
-    """Sums of one (cohort, model, hour); cohort None is idle. Unpriced and unmeasured are None."""
-
-    cohort: str | None
-    model: str
-    hour: int
-    cost: int | None
-    wasted_cost: int | None
-    energy: int | None
-    wasted_energy: int | None
-    source: str
-    emitted_tokens: int = 0
-    measured_tokens: int = 0
-
-
-def hour_key(hour: int) -> str:
-    """Hours since the epoch as 2026-11-29T15:00Z, the hour's start."""
-    return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y-%m-%dT%H:00Z")
-
-
-def _key(by: str, item: Mapping[str, Any]) -> str:
-    return hour_key(item["hour"]) if by == "hour" else str(item[by])
-
-
-def rows_by(cells: Iterable[Cell], requests: Sequence[Mapping[str, Any]], by: str) -> list[CostRow]:
-    grouped: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        grouped[_key(by, cell._asdict())].append(cell)
-    rows = {key: row_of(key, group) for key, group in grouped.items()}
-    for r in requests:
-        key = _key(by, r)
-        row = rows.get(key, CostRow(key))
-        rows[key] = replace(
-            row, input_tokens=row.input_tokens + r["input_tokens"], requests=row.requests + r["requests"]
-        )
-    return list(rows.values())
-
-
-def rows_by_tenant(cells: Iterable[Cell], requests: Sequence[Mapping[str, Any]]) -> list[CostRow]:
-    """A (cohort, model)'s cost and energy over its requests that finished in the range, by their positions."""
-    work: dict[tuple[str | None, str], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        work[cell.cohort, cell.model].append(cell)
-    asked: dict[tuple[str | None, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for r in requests:
-        asked[r["cohort"], r["model"]].append(r)
-    pieces: dict[str, list[CostRow]] = defaultdict(list)
-    for pair in [*work, *(p for p in asked if p not in work)]:
-        whole = row_of(UNFINISHED, work.get(pair, []))
-        if not asked.get(pair):
-            pieces[UNFINISHED].append(replace(whole, emitted_tokens=0, measured_tokens=0))
-            continue
-        tenants = [NO_TENANT if r["tenant"] is None else r["tenant"] for r in asked[pair]]
-        weights = [r["positions"] for r in asked[pair]]
-        shared = {
-            name: [None] * len(weights) if amount is None else split(amount, weights)
-            for name in ("cost_nano", "energy_uj", "wasted_cost_nano", "wasted_uj")
-            for amount in (getattr(whole, name),)
-        }
-        for i, (tenant, r) in enumerate(zip(tenants, asked[pair], strict=True)):
-            emitted = r["completion_tokens"]
-            measured = emitted * whole.measured_tokens // whole.emitted_tokens if whole.emitted_tokens else 0
-            pieces[tenant].append(
-                CostRow(
-                    tenant,
-                    r["input_tokens"],
-                    emitted,
-                    energy_source=whole.energy_source,
-                    requests=r["requests"],
-                    measured_tokens=measured,
-                    **{name: amounts[i] for name, amounts in shared.items()},
-                )
-            )
-    return [replace(total_of(group), key=tenant) for tenant, group in pieces.items()]
-
-
-def _sum_priced(amounts: Iterable[int | None]) -> int | None:
-    """A sum with an unpriced part is unpriced: a partial bill would look like a low one."""
-    total = 0
-    for amount in amounts:
-        if amount is None:
-            return None
-        total += amount
-    return total
-
-
-def _sum_measured(amounts: Iterable[int | None]) -> int | None:
-    """Sum of what was measured; None when nothing was."""
-    known = [a for a in amounts if a is not None]
-    return sum(known) if known else None
-
-
-def _sources(names: Iterable[str]) -> str:
-    return "+".join(sorted({part for name in names for part in name.split("+")})) or "none"
-
-
-def row_of(key: str, cells: Sequence[Cell]) -> CostRow:
-    return CostRow(
-        key,
-        emitted_tokens=sum(c.emitted_tokens for c in cells),
-        cost_nano=_sum_priced(c.cost for c in cells),
-        energy_uj=_sum_measured(c.energy for c in cells),
-        energy_source=_sources(c.source for c in cells),
-        wasted_cost_nano=_sum_priced(c.wasted_cost for c in cells),
-        wasted_uj=_sum_measured(c.wasted_energy for c in cells),
-        measured_tokens=sum(c.measured_tokens for c in cells),
-    )
-
-
-def total_of(rows: Sequence[CostRow]) -> CostRow:
-    # Rows without windows (say, a request whose windows lie outside the range) have no energy source to add.
-    sources = [r.energy_source for r in rows if r.energy_source != "none" or r.energy_uj is not None or r.cost_nano]
-    return CostRow(
-        "total",
-        sum(r.input_tokens for r in rows),
-        sum(r.emitted_tokens for r in rows),
-        _sum_priced(r.cost_nano for r in rows),
-        _sum_measured(r.energy_uj for r in rows),
-        _sources(sources),
-        _sum_priced(r.wasted_cost_nano for r in rows),
-        _sum_measured(r.wasted_uj for r in rows),
-        sum(r.requests for r in rows),
-        sum(r.measured_tokens for r in rows),
-    )

@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.store.cost import cost_report
-from controlplane.store.cost_rows import CostReport, CostRow
+from controlplane.store.cost import cost_cells, cost_report, cost_reports
+from controlplane.store.cost_models import MachineHour
+from controlplane.store.cost_pieces import HOUR_S
+from controlplane.store.cost_rows import CostCell, CostReport, CostRow
 from controlplane.store.engine import BUSY_TIMEOUT_MS, StoreError, one_line, open_database, sqlite_path
 from controlplane.store.migrate import head, is_known, revision_of
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision, Request, Window, WindowCohort
@@ -21,6 +23,7 @@ from controlplane.store.time_range import TimeRange
 
 __all__ = [
     "CohortPoint",
+    "CostCell",
     "CostReport",
     "CostRow",
     "DecisionRow",
@@ -28,7 +31,9 @@ __all__ = [
     "PolicyRow",
     "TimeRange",
     "cohort_series",
+    "cost_cells",
     "cost_report",
+    "cost_reports",
     "database_state",
     "decision_log",
     "last_plan_epoch",
@@ -205,14 +210,21 @@ def policy_log(engine: sa.Engine, limit: int = 50) -> list[PolicyRow]:
 
 
 def time_bounds(engine: sa.Engine) -> TimeRange | None:
-    """From the first window's start to the moment after the last window or request ended; None without a window."""
+    """From the first window's start to the moment after the last window or request ended; None without a window.
+
+    Where windows were pruned, from the start of the first hour that they left in the bill.
+    """
     with engine.connect() as connection:
         start, end = connection.execute(sa.select(sa.func.min(Window.started_at), sa.func.max(Window.ended_at))).one()
+        hours = sa.select(sa.func.min(MachineHour.hour), sa.func.max(MachineHour.hour))
+        first_hour, last_hour = connection.execute(hours).one()
         finished = connection.scalar(sa.select(sa.func.max(Request.finished_at)))
-    if start is None:
+    if first_hour is None:
         return None
-    last = max(end, finished if finished is not None else end)
-    return TimeRange(start, last + 1e-3)
+    if start is None or start >= (first_hour + 1) * HOUR_S:
+        start = first_hour * HOUR_S
+    ends = [at for at in (end, finished) if at is not None]
+    return TimeRange(start, max([*ends, *(() if ends else ((last_hour + 1) * HOUR_S,))]) + 1e-3)
 
 
 def database_state(url: str | URL, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> str:

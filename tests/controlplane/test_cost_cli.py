@@ -20,7 +20,7 @@ from controlplane.settings import load_settings
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.price_book import save_prices
-from controlplane.telemetry import Report, StepCount
+from controlplane.telemetry import Report, StepCount, TenantUse
 
 Make = Callable[..., Any]
 
@@ -52,7 +52,10 @@ def prices(tmp_path: Path) -> Path:
 @pytest.fixture
 def url(sqlite_ledger_url: str, make_worker_window: Make, make_cohort_window: Make, make_request_record: Make) -> str:
     """One window of a second, busy for 0.4 s with 40 positions: json 30, 8 of them wasted, poetry 10. 100 J."""
-    json_cohort = make_cohort_window("json", (StepCount(4, 2, False, 4),), prefill_positions=10, first_tokens=1)
+    acme = TenantUse("acme", 10, 20, draft_tokens=16, accepted_tokens=8, input_tokens=10, emitted_tokens=13, requests=1)
+    json_cohort = make_cohort_window(
+        "json", (StepCount(4, 2, False, 4),), prefill_positions=10, first_tokens=1, requests_finished=1, tenants=(acme,)
+    )
     poetry = make_cohort_window("poetry", prefill_positions=10)
     window = make_worker_window(1, (json_cohort, poetry), busy_s=0.4, energy_uj=100_000_000, energy_source="counter")
     engine = open_database(sqlite_ledger_url)
@@ -74,19 +77,28 @@ def report(url: str, *arguments: str) -> Any:
 def test_the_json_report_is_the_hand_computed_one(url: str, prices: Path) -> None:
     done = report(url, "--by", "cohort", "--prices", str(prices), "--json")
     answer = json.loads(done.stdout)
-    assert answer["rows"][0] == {
-        "cohort": "json",
-        "input_tokens": 10,
-        "emitted_tokens": 13,
-        "requests": 1,
-        "cost": "0.000300000",
-        "cost_per_million_tokens": "23.076923",
-        "energy_j": 30.0,
-        "energy_source": "counter",
-        "j_per_token": 30 / 13,
-        "wasted_cost": "0.000080000",
-        "wasted_j": 8.0,
-    }
+    assert (
+        answer["rows"][0].items()
+        >= {
+            "cohort": "json",
+            "input_tokens": 10,
+            "emitted_tokens": 13,
+            "requests": 1,
+            "cost": "0.000300000",
+            "cost_per_million_tokens": "23.076923",
+            "energy_j": 30.0,
+            "energy_source": "counter",
+            "j_per_token": 30 / 13,
+            "wasted_cost": "0.000080000",
+            "wasted_j": 8.0,
+            "input_cost": "0.000100000",
+            "cost_per_million_input_tokens": "10.000000",
+            "loaded_cost": "0.000750000",
+            "tokens_per_unit": "43333.333",
+            "active_j_per_token": 30 / 13,
+            "loaded_j_per_token": 75 / 13,
+        }.items()
+    )
     assert [answer[part]["cost"] for part in ("idle", "total")] == ["0.000600000", "0.001000000"]
     assert (answer["currency"], answer["basis"]) == ("EUR", "on_demand")
     assert answer["range"] == {"start": "2026-09-21T00:00:00Z", "end": "2026-09-22T00:00:00Z"}
@@ -101,11 +113,59 @@ def test_what_is_unknown_is_null_and_said_on_stderr(url: str, prices: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("by", "key"), [("cohort", "json"), ("model", "smollm2"), ("tenant", "acme"), ("hour", "2026-09-21T14:00Z")]
+    ("by", "key"),
+    [
+        ("cohort", "json"),
+        ("model", "smollm2"),
+        ("tenant", "acme"),
+        ("sku", "cpu-2core"),
+        ("direction", "input"),
+        ("hour", "2026-09-21T14:00Z"),
+        ("day", "2026-09-21"),
+    ],
 )
 def test_each_row_is_keyed_by_its_dimension(by: str, key: str, url: str, prices: Path) -> None:
     rows = json.loads(report(url, "--by", by, "--prices", str(prices), "--json").stdout)["rows"]
     assert key in [row[by] for row in rows]
+
+
+def test_what_a_filter_leaves_out_is_the_rest(url: str, prices: Path) -> None:
+    answer = json.loads(report(url, "--where", "cohort=json", "--prices", str(prices), "--json").stdout)
+    assert [row["cohort"] for row in answer["rows"]] == ["json"]
+    figures = [answer["rows"][0], answer["rest"], answer["idle"], answer["total"]]
+    assert [row["cost"] for row in figures] == ["0.000300000", "0.000100000", "0.000600000", "0.001000000"]
+
+
+def test_idle_is_spread_on_request(url: str, prices: Path) -> None:
+    answer = json.loads(report(url, "--idle", "weighted", "--prices", str(prices), "--json").stdout)
+    assert [row["cost"] for row in answer["rows"]] == ["0.000750000", "0.000250000"]
+    assert (answer["idle"]["cost"], answer["idle_rule"]) == ("0.000000000", "weighted")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cohort", "--where: 'cohort' is not written as DIMENSION=VALUE, such as cohort=chat"),
+        ("colour=red", "--where: 'colour' is none of cohort, tenant, model, sku, direction, hour, day"),
+        ("direction=idle", "--where: direction: 'idle' is neither input nor output; idle is a row of its own"),
+        ("hour=noon", "--where: hour: 'noon' is not written as 2026-11-29T15:00Z"),
+    ],
+)
+def test_a_wrong_filter_is_exit_code_2_and_names_the_flag(text: str, said: str, url: str) -> None:
+    done = report(url, "--where", text)
+    assert (done.exit_code, done.stderr.strip()) == (2, said)
+
+
+def test_all_bases_are_shown_side_by_side(url: str, prices: Path) -> None:
+    spot = PRICES.strip().splitlines()[2:]
+    prices.write_text(PRICES + "\n".join(spot).replace("on_demand", "spot").replace("3.6", "0.9") + "\n")
+    answer = json.loads(report(url, "--basis", "all", "--prices", str(prices), "--json").stdout)
+    assert {name: figures["cost"] for name, figures in answer["rows"][0]["by_basis"].items()} == {
+        "on_demand": "0.000300000",
+        "spot": "0.000075000",
+    }
+    table = report(url, "--basis", "all", "--prices", str(prices)).stdout
+    assert all(name in table for name in ("on_demand 1M", "spot 1M"))
 
 
 def test_the_table_has_rows_an_idle_line_and_a_total(url: str, prices: Path) -> None:

@@ -11,11 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from controlplane.decision.plan import Plan
-from controlplane.finops.attribution import cost_of_time
+from controlplane.finops.attribution import cost_of_time, nanoseconds
 from controlplane.finops.pricing import Price, PriceSheet
+from controlplane.store.cost_rows import DIMENSIONS
 from controlplane.store.journal import SqlJournal
 from controlplane.store.queries import CostReport, TimeRange, cost_report
-from controlplane.telemetry import Report, StepCount, WindowId
+from controlplane.telemetry import Report, StepCount, TenantUse, WindowId
 
 Make = Callable[..., Any]
 
@@ -56,11 +57,21 @@ def tiny(ledger: sa.Engine, make_worker_window: Make, make_cohort_window: Make, 
 
     1: busy 0.4 s, 40 positions: json 30 (10 prefill + 4 steps x 5; 8 of 16 drafts rejected), poetry 10 (prefill).
        100 J: 40 J busy -> json 30 J (8 J wasted), poetry 10 J; idle 60 J.
+       Of json acme has 6 + 15 positions and zeta 4 + 5; poetry has no tenant.
     2: busy 0.2 s, poetry alone: 1 plain step. Energy not measured.
     """
-    json = make_cohort_window("json", (StepCount(4, 2, False, 4),), prefill_positions=10, first_tokens=1)
-    poetry = make_cohort_window("poetry", prefill_positions=10, first_tokens=1)
-    more = make_cohort_window("poetry", (StepCount(0, 0, False, 1),), k=0)
+    json = make_cohort_window(
+        "json", (StepCount(4, 2, False, 4),), prefill_positions=10, first_tokens=1, requests_finished=2,
+        tenants=(
+            TenantUse("acme", 6, 15, draft_tokens=12, accepted_tokens=6, input_tokens=6, emitted_tokens=9, requests=1),
+            TenantUse("zeta", 4, 5, draft_tokens=4, accepted_tokens=2, input_tokens=4, emitted_tokens=4, requests=1),
+        ),
+    )  # fmt: skip
+    poetry = make_cohort_window(
+        "poetry", prefill_positions=10, first_tokens=1,
+        tenants=(TenantUse(None, 10, input_tokens=10, emitted_tokens=1),),
+    )  # fmt: skip
+    more = make_cohort_window("poetry", (StepCount(0, 0, False, 1),), k=0, requests_finished=1)
     store(
         ledger,
         Report(
@@ -114,24 +125,24 @@ def test_energy_is_of_the_measured_windows_and_says_so(tiny: sa.Engine) -> None:
     assert (report.idle.energy_uj, report.total.energy_uj) == (60_000_000, 100_000_000)
 
 
-def test_cost_by_tenant_splits_each_cohort_by_its_requests_positions(tiny: sa.Engine) -> None:
-    # json: acme 10 + 15 = 25, zeta 5 + 5 = 10 positions of 300 000; poetry: one request without a tenant.
+def test_cost_by_tenant_is_of_their_own_positions(tiny: sa.Engine) -> None:
+    # json's 300 000: acme 21 of 30 positions, zeta 9; poetry has no tenant.
     report = cost_report(tiny, DAY, "tenant", SHEET)
     assert costs(report) == {
         "(none)": 300_000,
-        "acme": 214_286,
-        "zeta": 85_714,
+        "acme": 210_000,
+        "zeta": 90_000,
         "idle": 1_400_000,
         "total": 2_000_000,
     }
 
 
-def test_tokens_by_tenant_are_those_of_the_requests(tiny: sa.Engine) -> None:
+def test_tokens_by_tenant_are_those_of_its_requests(tiny: sa.Engine) -> None:
     rows = cost_report(tiny, DAY, "tenant", SHEET).rows
-    assert [(r.key, r.input_tokens, r.emitted_tokens) for r in rows] == [
-        ("(none)", 10, 2),
-        ("acme", 6, 9),
-        ("zeta", 4, 4),
+    assert [(r.key, r.requests, r.input_tokens, r.emitted_tokens) for r in rows] == [
+        ("(none)", 1, 10, 2),
+        ("acme", 1, 6, 9),
+        ("zeta", 1, 4, 4),
     ]
 
 
@@ -140,7 +151,7 @@ def test_a_cohort_without_a_finished_request_keeps_its_cost(
 ) -> None:
     store(ledger, Report(make_worker_window(1, (make_cohort_window("json", prefill_positions=3),))))
     report = cost_report(ledger, DAY, "tenant", SHEET)
-    assert costs(report) == {"(unfinished)": 500_000, "idle": 500_000, "total": 1_000_000}
+    assert costs(report) == {"(none)": 500_000, "idle": 500_000, "total": 1_000_000}
 
 
 def test_cost_by_model_and_hour_add_up_to_the_same_bill(tiny: sa.Engine) -> None:
@@ -150,7 +161,7 @@ def test_cost_by_model_and_hour_add_up_to_the_same_bill(tiny: sa.Engine) -> None
     assert by_hour == {"2026-09-21T14:00Z": 600_000, "idle": 1_400_000, "total": 2_000_000}
 
 
-@pytest.mark.parametrize("by", ["cohort", "model", "tenant", "hour"])
+@pytest.mark.parametrize("by", DIMENSIONS)
 def test_rows_and_idle_are_the_bill_at_an_odd_price(
     by: str, ledger: sa.Engine, make_worker_window: Make, make_cohort_window: Make, make_request_record: Make
 ) -> None:
@@ -181,16 +192,15 @@ def test_rows_and_idle_are_the_bill_at_an_odd_price(
     report = cost_report(ledger, DAY, by, sheet)
     assert sum(r.cost_nano or 0 for r in report.rows) + (report.idle.cost_nano or 0) == report.total.cost_nano
     assert sum(r.energy_uj or 0 for r in (*report.rows, report.idle)) == sum(1_000_003 * s for s in range(1, 40, 2))
-    seconds = [[round((w.window.seconds) * 1e9) for w in reports if keep(w.window)] for keep in BILLS]
-    nano = [2_950_000_007, 1_700_000_000, 333_333_333]
-    assert report.total.cost_nano == sum(cost_of_time(sum(s), n) for s, n in zip(seconds, nano, strict=True))
-
-
-BILLS: tuple[Callable[[Any], bool], ...] = (
-    lambda w: w.device == "gpu-0" and w.started_at < EDGE,
-    lambda w: w.device == "gpu-0" and w.started_at >= EDGE,
-    lambda w: w.device == "gpu-1",
-)
+    time: dict[tuple[int, str], int] = {}
+    for window in (each.window for each in reports):
+        key = (int(window.started_at // 3600), window.device)
+        time[key] = time.get(key, 0) + nanoseconds(window.seconds)
+    bill = 0
+    for (hour, sku), ns in time.items():
+        at = sheet.price_at(sku, "on_demand", hour * 3600)
+        bill += cost_of_time(ns, at.per_hour_nano if at else 0)
+    assert report.total.cost_nano == bill
 
 
 def test_history_is_priced_with_the_price_of_its_day(ledger: sa.Engine, make_worker_window: Make) -> None:
@@ -225,7 +235,7 @@ def test_an_old_price_is_reported_as_such(tiny: sa.Engine) -> None:
 
 def test_a_range_takes_the_windows_that_began_in_it(tiny: sa.Engine) -> None:
     report = cost_report(tiny, TimeRange(AT + 1, AT + 2), "cohort", SHEET)
-    assert costs(report) == {"json": 0, "poetry": 200_000, "idle": 800_000, "total": 1_000_000}
+    assert costs(report) == {"poetry": 200_000, "idle": 800_000, "total": 1_000_000}
 
 
 def test_workers_with_another_epoch_are_counted_apart(ledger: sa.Engine, make_worker_window: Make) -> None:
@@ -238,5 +248,5 @@ def test_an_empty_ledger_costs_nothing(ledger: sa.Engine) -> None:
 
 
 def test_another_dimension_is_refused(ledger: sa.Engine) -> None:
-    with pytest.raises(ValueError, match="by: 'colour' is none of cohort, model, tenant, hour"):
+    with pytest.raises(ValueError, match="by: 'colour' is none of cohort, tenant, model, sku, direction, hour, day"):
         cost_report(ledger, DAY, "colour", SHEET)
