@@ -59,7 +59,7 @@ def upgrade() -> None:
         sa.Column("tpot", sa.JSON(), nullable=False),
         sa.Column("filled_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_experiment_window")),
-        sa.UniqueConstraint("experiment", "pair", "arm", name=op.f("uq_experiment_window_experiment")),
+        sa.UniqueConstraint("experiment", "pair", "arm", name=op.f("uq_experiment_window_experiment_pair_arm")),
     )
 
 
