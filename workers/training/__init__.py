@@ -1,0 +1,1 @@
+"""Drafters trained on the answers of the very model that they are to draft for."""

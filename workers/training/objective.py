@@ -1,0 +1,113 @@
+"""What a drafter is trained for: to say at each position what the target would say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from workers.training.batches import TrainingBatch, shifted
+
+GREEDY_BELOW = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """The frozen parts of the target that a drafter shares.
+
+    embeddings: [vocab, hidden]. head: [vocab, hidden], the LM head. vocabulary: [draft vocabulary] int64, ascending.
+    draft_head: [draft vocabulary, hidden], its rows of the head.
+    """
+
+    embeddings: torch.Tensor
+    head: torch.Tensor
+    vocabulary: torch.Tensor
+    draft_head: torch.Tensor
+
+    @classmethod
+    def of(cls, model: Any, vocabulary: torch.Tensor) -> Teacher:
+        embeddings = model.get_input_embeddings().weight.detach().float()
+        head = model.get_output_embeddings().weight.detach().float()
+        return cls(embeddings, head, vocabulary, head[vocabulary])
+
+
+class Objective(ABC):
+    """A drafter in training, taught and judged at `depth` positions beyond what is known."""
+
+    model: nn.Module
+
+    def __init__(self, teacher: Teacher, depth: int) -> None:
+        self.teacher = teacher
+        self.depth = depth
+
+    @abstractmethod
+    def outputs(self, batch: TrainingBatch) -> list[torch.Tensor]:
+        """`depth` tensors [batch, length, hidden], by anchor: what `logits` takes.
+
+        At anchor t the token t + 1 is known; output j is of the token at t + 2 + j.
+        """
+
+    @abstractmethod
+    def logits(self, output: torch.Tensor) -> torch.Tensor:
+        """[rows, draft vocabulary], fp32, of rows [rows, hidden] of an output."""
+
+    def losses(self, batch: TrainingBatch) -> list[torch.Tensor]:
+        """One scalar a position: the mean over the anchors whose token there is the target's answer."""
+        losses = []
+        for step, output in enumerate(self.outputs(batch)):
+            rows = shifted(batch.is_answer, step + 2)
+            with torch.no_grad():
+                teacher_logits = shifted(batch.last_hidden, step + 1)[rows] @ self.teacher.draft_head.T
+            losses.append(soft_cross_entropy(self.logits(output[rows]), teacher_logits))
+        return losses
+
+    @torch.no_grad()
+    def acceptance(self, batch: TrainingBatch) -> torch.Tensor:
+        """[depth, batch, length] in [0, 1], by anchor: the probability that the token which the target gave at each
+        position would have been a kept draft, the ones before it being so.
+        """
+        kept = torch.zeros(self.depth, *batch.token_ids.shape)
+        for step, output in enumerate(self.outputs(batch)):
+            is_taught, token_ids = shifted(batch.is_answer, step + 2), shifted(batch.token_ids, step + 2)
+            hidden = shifted(batch.last_hidden, step + 1)
+            for b, temperature in enumerate(batch.temperature.tolist()):
+                rows = is_taught[b]
+                kept[step, b, rows] = kept_probability(
+                    self.logits(output[b, rows]),
+                    hidden[b, rows] @ self.teacher.head.T,
+                    token_ids[b, rows],
+                    self.teacher.vocabulary,
+                    temperature,
+                )
+        return kept
+
+
+def soft_cross_entropy(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
+    """Mean over the rows of -sum target_probs log draft_probs, both over the draft vocabulary."""
+    return -(teacher_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+
+
+def kept_probability(
+    logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    vocabulary: torch.Tensor,
+    temperature: float,
+) -> torch.Tensor:
+    """[rows]: the probability that the token which the target gave came from an accepted draft.
+
+    Of text that speculative sampling gave, a token x came from the draft with probability min(1, draft_probs[x] /
+    target_probs[x]) (Leviathan et al. 2023, equation 1 and appendix A.1: the accepted part of the law is the smaller of
+    the two). At temperature 0 it is whether the draft's argmax is that token. logits: [rows, draft vocabulary],
+    teacher_logits: [rows, vocab], token_ids: [rows].
+    """
+    place = torch.searchsorted(vocabulary, token_ids).clamp(max=len(vocabulary) - 1)
+    is_known = vocabulary[place] == token_ids
+    if temperature < GREEDY_BELOW:
+        return ((logits.argmax(-1) == place) & is_known).float()
+    draft = (logits / temperature).log_softmax(-1).gather(-1, place[:, None])[:, 0]
+    target = (teacher_logits / temperature).log_softmax(-1).gather(-1, token_ids[:, None])[:, 0]
+    return (draft - target).exp().clamp(max=1.0) * is_known

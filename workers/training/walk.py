@@ -1,0 +1,50 @@
+"""What acceptance by position is worth: the walk that speculative decoding would have taken along the target's text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+NGRAM = 8
+
+
+def conditional_acceptance(kept: NDArray[np.float64], taught: NDArray[np.bool_]) -> list[tuple[float, float]]:
+    """By position: (expected drafts kept there, expected drafts that got there), over every anchor of a text.
+
+    kept: [depth, anchors], the probability of each position given those before it. taught: [depth, anchors], where the
+    text goes on that far.
+    """
+    counts = []
+    alive = np.ones(kept.shape[1])
+    for probabilities, is_taught in zip(kept, taught, strict=True):
+        reached = alive * is_taught
+        alive = reached * probabilities
+        counts.append((float(alive.sum()), float(reached.sum())))
+    return counts
+
+
+def walk(kept: NDArray[np.float64], k: int, tokens: int, rng: np.random.Generator) -> tuple[int, int]:
+    """(tokens emitted, steps) of a decoding with chains of `k` along `tokens` tokens of the text.
+
+    kept: [depth, anchors], anchor 0 being where the answer's first token, which prefill gives, is known. Each position
+    is kept with its probability, so that at temperature 0 nothing is left to chance.
+    """
+    emitted = steps = at = 0
+    while at < tokens - 1:
+        accepted = 0
+        room = min(k, len(kept), tokens - 1 - at)
+        while accepted < room and rng.random() < kept[accepted, at]:
+            accepted += 1
+        progress = min(accepted + 1, tokens - 1 - at)
+        emitted, steps, at = emitted + progress, steps + 1, at + progress
+    return emitted, steps
+
+
+def repeated_share(token_ids: Sequence[int], n: int = NGRAM) -> float:
+    """Share of the text's n-grams that it had already: how much of it is a loop. 0 where it is shorter than n."""
+    grams = Counter(tuple(token_ids[i : i + n]) for i in range(len(token_ids) - n + 1))
+    total = sum(grams.values())
+    return 1 - len(grams) / total if total else 0.0
