@@ -16,10 +16,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from controlplane.budgets.desk import Ask, Settled
 from controlplane.decision.cohort import RequestAttributes, match_cohort
 from workers.api_admin import admin_router, authorize, is_admin_key, is_loopback
 from workers.api_body import bearer_token, read_json
-from workers.api_errors import ApiError, from_exception, from_status, invalid, unavailable
+from workers.api_errors import ApiError, from_exception, from_status, invalid, over_budget, unavailable
 from workers.api_middleware import RequestIdentity
 from workers.api_models import ChatRequest, GenerationRequest, Prompt
 from workers.api_responses import Envelope
@@ -155,13 +156,18 @@ async def answer(
         for index, (prompt, params) in enumerate(zip(prompts, sampling, strict=True))
     ]
     envelope = Envelope(identity, int(time.time()), backend.model_id, is_chat, asked.service_tier)
-    generation = Generation(backend, requests)
+    ask = Ask(identity, cohort, tenant, sum(map(len, prompts)), sum(params.max_tokens for params in sampling))
+    refusal = await backend.admit(ask)
+    if refusal is not None:
+        raise over_budget(refusal)
+    generation = Generation(backend, requests, lambda taken, given: backend.settle(Settled(identity, taken, given)))
     work = generation.start() if asked.stream else generation.collect()
     try:
         await while_connected(request.receive, work)
-    except ClientGone:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        generation.abandon()  # also where it never got to start
+        if isinstance(error, ClientGone) or not isinstance(error, Exception):
+            raise
         raise from_exception(error) from error
     if asked.stream:
         return EventStream(frames(generation, envelope, asked.include_usage), generation.abandon)
@@ -221,12 +227,12 @@ def sampling_for(asked: GenerationRequest, prompt_tokens: int, max_context: int,
 
 
 def cohort_of(backend: Backend, request: Request, asked: GenerationRequest, route: str) -> tuple[str, str | None]:
-    """Cohort and tenant. In this release a bearer token is the name of a key; one that no cohort names may be a real
-    secret, so it goes no further than the comparison.
+    """Cohort and tenant. In this release a bearer token is the name of a key; one that the policy does not name may be
+    a real secret, so it goes no further than the comparison.
     """
     policy = backend.policy()
     token = bearer_token(request)
-    key = token if any(token in cohort.match.api_key for cohort in policy.cohorts) else None
+    key = token if token in policy.key_names else None
     if key is not None and is_admin_key(backend, key):
         key = None
     attributes = RequestAttributes(

@@ -150,6 +150,16 @@ def admin_router(backend: Backend) -> APIRouter:
             raise from_exception(error) from error
         return JSONResponse({"alerts": [alert.as_json() for alert in alerts]})
 
+    @router.get("/budgets")
+    async def get_budgets(request: Request) -> Response:
+        """Every budget: where it stands, what is spent, what is expected at its reset."""
+        authorize(backend, request)
+        try:
+            found = await backend.budgets()
+        except Exception as error:
+            raise from_exception(error) from error
+        return JSONResponse({"budgets": [status.as_json() for status in found]})
+
     @router.put("/alerts")
     async def put_alerts(request: Request, by: str = "admin") -> Response:
         """Clears one alert, such as {"clear": "canary:ngram@1", "reason": "..."}; its drafter may draft again."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 
 from workers.backend import Overloaded, WorkerError
+
+if TYPE_CHECKING:
+    from controlplane.budgets.desk import Refusal
 
 INVALID_REQUEST = "invalid_request_error"
 
@@ -48,6 +51,14 @@ class ApiError(Exception):
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
     """A 400 about one field."""
     return ApiError(400, message, param=param, code=code)
+
+
+def over_budget(refusal: Refusal) -> ApiError:
+    """A 429 that a client should not repeat: waiting a little does not help, and no retry-after says it would."""
+    headers = {"x-should-retry": "false"}
+    details = {"budget": refusal.budget, "resets_at": refusal.resets_at}
+    code = "insufficient_quota"
+    return ApiError(429, refusal.message, type=code, code=code, headers=headers, details=details)
 
 
 def from_exception(error: Exception) -> ApiError:

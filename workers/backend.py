@@ -11,6 +11,8 @@ from workers.sequence import Chunk, EngineRequest
 
 if TYPE_CHECKING:
     from controlplane.alerts import Alert, AlertState
+    from controlplane.budgets.desk import Ask, Refusal, Settled
+    from controlplane.finops.budget import BudgetStatus
     from controlplane.policy import Policy
     from controlplane.policy_control import PolicyStatus
     from controlplane.rollout import StageOrder
@@ -37,7 +39,8 @@ class JournalCounts:
 
     decisions: by (cohort, reason). ledger_spooled: rows not yet in the database; ledger_lost: rows given up.
     reports_refused: reports not used, by reason. stepped_down: whether it found a later controller in its database.
-    alerts: names of the active ones.
+    alerts: names of the active ones. budgets: where each stands; budgets_unasked: requests that endpoints decided on by
+    themselves, because the controller did not answer whether they may be paid for.
     """
 
     decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -46,6 +49,8 @@ class JournalCounts:
     reports_refused: Mapping[str, int] = field(default_factory=dict)
     stepped_down: bool = False
     alerts: tuple[str, ...] = ()
+    budgets: tuple[BudgetStatus, ...] = ()
+    budgets_unasked: int = 0
 
 
 class Backend(Protocol):
@@ -66,6 +71,19 @@ class Backend(Protocol):
     def policy(self) -> Policy:
         """The policy in force; must not block."""
         ...
+
+    async def admit(self, ask: Ask) -> Refusal | None:
+        """Why a budget refuses the request; None where none does, and then it is to be settled when it has ended.
+
+        Never raises: where nobody answers, the last word known holds.
+        """
+        ...
+
+    def settle(self, settled: Settled) -> None:
+        """The request that was admitted has ended, however it did. Must not block."""
+        ...
+
+    async def budgets(self) -> list[BudgetStatus]: ...
 
     def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         """An async generator of the request's chunks, one a step; the last one carries finish_reason and record.

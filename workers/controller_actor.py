@@ -16,9 +16,12 @@ import structlog
 from ray.exceptions import RayError
 
 from controlplane.alerts import Alert, AlertState
+from controlplane.budgets.desk import Answer, Ask, Settled
+from controlplane.budgets.office import BudgetOffice
 from controlplane.controller import Controller
 from controlplane.decision.decide import Rates
 from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
@@ -117,6 +120,7 @@ class ControllerActor:
         self._has_stepped_down = False
         self._device, self._rates = "", Rates()
         self._price_watch = PriceWatch(settings.prices)
+        self._budgets = BudgetOffice(engine, self._journal, settings.tick_s)
         self._look_at = time.monotonic() + LOOK_FOR_OTHERS_S
         start = Start(policy_text, last_version=int(time.time()))
         try:
@@ -134,7 +138,9 @@ class ControllerActor:
             first_version=start.last_version + 1,
             plan_ttl_s=settings.plan_ttl_s,
             alerts=start.alerts,
+            on_window=self._budgets.take,
         )
+        self._budgets.open(policy, time.time())
         file_revision = start.file_revision or parse_policy(policy_text, source=str(settings.policy)).revision
         watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
         self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
@@ -146,6 +152,7 @@ class ControllerActor:
         loop = asyncio.get_running_loop()
         self._ticking = loop.create_task(self._tick_forever())
         self._following = loop.create_task(self._policy.follow_file())
+        self._budgeting = loop.create_task(self._budgets.follow(lambda: not self._has_stepped_down))
         self._pricing = loop.create_task(follow_prices(self._price_watch, engine, lambda: not self._has_stepped_down))
 
     async def _tick_forever(self) -> None:
@@ -182,11 +189,19 @@ class ControllerActor:
         return self._price_watch.sheet
 
     def _price(self) -> None:
-        """Tell the controller what a second of the workers' device costs, where that changed."""
-        rates = Rates(self._prices.per_second(self._device, time.time()))
+        """Tell the controller what a second of the workers' device costs and who pursues cost, where that changed."""
+        rates = Rates(self._prices.per_second(self._device, time.time()), dialled=self._spend())
         if rates != self._rates:
             self._rates = rates
             self._controller.set_rates(rates)
+
+    def _spend(self) -> tuple[str, ...]:
+        """Take the windows to the budgets; the cohorts that are to pursue cost. What goes wrong there stops nobody."""
+        try:
+            return self._budgets.tick(self._controller, self._prices, time.time())
+        except Exception:
+            log.exception("budgets failed in this tick")
+            return self._budgets.dialled
 
     def _tick(self) -> None:
         try:
@@ -217,6 +232,8 @@ class ControllerActor:
                 self._controller.refused,
                 self._has_stepped_down,
                 tuple(self._controller.alerts.active),
+                self._budgets.statuses,
+                self._budgets.unasked,
             ),
             self._policy.status(),
         )
@@ -255,13 +272,34 @@ class ControllerActor:
         self._controller.set_kill_switch(mode, by=by, why=why, now=time.time())
         return self._controller.tick(time.time())
 
+    async def budgets(self) -> list[BudgetStatus]:
+        """Every budget as of the last tick."""
+        return list(self._budgets.statuses)
+
+    async def budget_admit(self, holder: str, ask: Ask) -> Answer:
+        """Whether a request of the endpoint `holder` may still be paid for. Raises SteppedDown."""
+        self._check_in_charge()
+        return self._budgets.admit(holder, ask, time.time())
+
+    async def budget_settle(self, holder: str, settled: Settled) -> None:
+        """A request that was admitted has ended. Raises SteppedDown."""
+        self._check_in_charge()
+        self._budgets.settle(holder, settled, time.time())
+
+    async def budget_hold(self, holder: str, asks: Sequence[Ask], refused: Mapping[str, int], unasked: int) -> None:
+        """All that the endpoint has under way. Raises SteppedDown."""
+        self._check_in_charge()
+        self._budgets.hold(holder, asks, time.time(), refused, unasked)
+
     async def close(self) -> None:
         """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
         self._following.cancel()
         self._pricing.cancel()
+        self._budgeting.cancel()
         if not self._has_stepped_down:
             self._tick()
+        await self._budgets.close()
         await asyncio.to_thread(self._journal.close)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.telemetry import FinishReason, RequestRecord
@@ -23,12 +23,21 @@ class Outcome:
     steps: list[tuple[int, int]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
+    has_begun: bool = False
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens it was given, also where it did not get to its end."""
+        if self.record is not None:
+            return self.record.completion_tokens
+        return 1 + sum(accepted + 1 for _, accepted in self.steps) if self.has_begun else 0
 
     def add(self, chunk: Chunk) -> None:
         """Raises WorkerError for the chunk of a request that failed."""
         if chunk.error is not None or chunk.finish_reason in ("error", "cancelled"):
             _log.warning("request %s failed: %s", chunk.request_id, chunk.error or chunk.finish_reason)
             raise WorkerError("The worker failed while it generated; try again.")
+        self.has_begun = True
         self.text.append(chunk.text)
         self.steps.extend(chunk.steps)
         self.finish_reason = chunk.finish_reason
@@ -36,9 +45,18 @@ class Outcome:
 
 
 class Generation:
-    """`start` awaits each request's first chunk, so that a refusal can still be an HTTP status."""
+    """`start` awaits each request's first chunk, so that a refusal can still be an HTTP status.
 
-    def __init__(self, backend: Backend, requests: Sequence[EngineRequest]) -> None:
+    on_end: called once, with the prompt tokens that were taken in and the completion tokens, however it ends.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        requests: Sequence[EngineRequest],
+        on_end: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._on_end = on_end
         self.outcomes = [Outcome() for _ in requests]
         self._backend = backend
         self._requests = requests
@@ -96,6 +114,10 @@ class Generation:
         if self._ended:
             return
         self._ended = True
+        if self._on_end is not None:
+            begun = [r for r, outcome in zip(self._requests, self.outcomes, strict=True) if outcome.has_begun]
+            taken_in = sum(len(request.prompt_token_ids) for request in begun)
+            self._on_end(taken_in, sum(outcome.completion_tokens for outcome in self.outcomes))
         task = asyncio.create_task(self._let_go())
         _background.add(task)
         task.add_done_callback(_background.discard)

@@ -249,9 +249,26 @@ def _controller(counts: JournalCounts) -> Iterator[Metric]:
     for name in sorted(counts.alerts):
         alerts.add_metric([name], 1)
     yield alerts
+    yield from _budgets(counts)
     spooled, lost = counts.ledger_spooled, counts.ledger_lost
     yield GaugeMetricFamily("kadence_ledger_rows_spooled", "Rows waiting to be written to the database.", spooled)
     yield CounterMetricFamily("kadence_ledger_rows_lost", "Rows that could not be kept for the database.", lost)
+
+
+def _budgets(counts: JournalCounts) -> Iterator[Metric]:
+    spent = GaugeMetricFamily(
+        "kadence_budget_spent_usd", "Dollars spent in the present period; absent while unknown.", labels=["budget"]
+    )
+    limit = GaugeMetricFamily("kadence_budget_limit_usd", "Dollars of a period.", labels=["budget"])
+    rejections = CounterMetricFamily("kadence_budget_rejections", "Requests refused by a budget.", labels=["budget"])
+    for status in counts.budgets:
+        if status.standing != "unknown":
+            spent.add_metric([status.name], status.spent_nano / 1e9)
+        limit.add_metric([status.name], status.limit_nano / 1e9)
+        rejections.add_metric([status.name], status.rejections)
+    yield from (spent, limit, rejections)
+    text = "Requests that an endpoint decided on by the last word it had, because the controller did not answer."
+    yield CounterMetricFamily("kadence_budget_unasked", text, counts.budgets_unasked)
 
 
 def _oldest_plan(snapshots: Sequence[MetricsSnapshot]) -> float:

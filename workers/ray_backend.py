@@ -12,13 +12,16 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from controlplane.alerts import Alert, AlertState
+from controlplane.budgets.desk import Ask, Refusal, Settled
 from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.finops.budget import BudgetStatus
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import RolloutError, StageOrder
 from controlplane.settings import Settings
 from controlplane.store.policies import PolicyEntry
 from workers.backend import JournalCounts, Overloaded, WorkerError
+from workers.budget_gate import BudgetGate
 from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
 from workers.plan_client import unplanned
 from workers.reporter import ControllerUnreachable
@@ -57,6 +60,8 @@ class RayBackend:
         self._counts = JournalCounts()
         self._status = PolicyStatus()
         self._refreshing: asyncio.Task[None] | None = None
+        self._controller: Any = None
+        self._gate = BudgetGate(self._tell_controller)
 
     def policy(self) -> Policy:
         self._keep_fresh()
@@ -84,6 +89,16 @@ class RayBackend:
             self._responses.pop(request.request_id, None)
             # Reached by a client that left, too: the worker then ends the sequence within a step.
             response.cancel()
+
+    async def admit(self, ask: Ask) -> Refusal | None:
+        return await self._gate.admit(self._policy, ask)
+
+    def settle(self, settled: Settled) -> None:
+        self._gate.settle(settled)
+
+    async def budgets(self) -> list[BudgetStatus]:
+        found: list[BudgetStatus] = await self._ask("budgets")
+        return found
 
     async def cancel(self, request_id: str) -> None:
         response = self._responses.get(request_id)
@@ -164,11 +179,22 @@ class RayBackend:
                 raise error.cause from None
             raise WorkerError("the controller does not answer; workers use the fallback K until it is back") from error
 
+    async def _tell_controller(self, method: str, *arguments: Any) -> Any:
+        """The same on the path of a request: the handle is looked up once, and again after a call that failed."""
+        if self._controller is None:
+            self._controller = await asyncio.to_thread(find_controller)
+        try:
+            return await getattr(self._controller, method).remote(*arguments)
+        except RayError:
+            self._controller = None
+            raise
+
     async def _refresh(self) -> None:
         state: ControllerState = await self._ask("state")
         if state.policy_revision != self._policy.revision:
             self._policy = parse_policy(state.policy_text, source="the policy in force")
         self._plan, self._counts, self._status = state.plan, state.counts, state.status
+        self._gate.note(state.counts.budgets)
 
     def _keep_fresh(self) -> None:
         """Start asking the controller once a second; from the first request on, since it takes a running loop."""
@@ -179,4 +205,5 @@ class RayBackend:
         while True:
             with contextlib.suppress(WorkerError):
                 await self._refresh()
+            await self._gate.hold()
             await asyncio.sleep(REFRESH_S)

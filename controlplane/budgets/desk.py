@@ -76,6 +76,7 @@ class BudgetDesk:
         self._tokens: dict[str, dict[str, list[int]]] = {}
         self._count: Counter[str] = Counter()
         self._rejections: Counter[str] = Counter()
+        self.unasked = 0
 
     @property
     def rejections(self) -> Mapping[str, int]:
@@ -100,6 +101,7 @@ class BudgetDesk:
     def admit(self, holder: str, ask: Ask, now: float) -> Answer:
         """Admit or refuse; admitted, its money is reserved until it is settled or its endpoint goes silent."""
         names = self.budgets_of(ask.cohort, ask.tenant)
+        self._drop(holder, ask.id)  # it does not stand in its own way, where it was held before it could ask
         for name in names:
             status = self._statuses[name]
             is_full = status.standing != "unknown" and status.spent_nano + self.reserved(name) >= status.limit_nano
@@ -113,24 +115,32 @@ class BudgetDesk:
     def settle(self, holder: str, settled: Settled, now: float) -> None:
         """A request ended. One that is not known is no error: its endpoint was given up, or the controller is new."""
         known = self._holders.get(holder)
-        ask = known.asks.pop(settled.id, None) if known is not None else None
+        ask = self._drop(holder, settled.id)
         if known is None or ask is None:
             return
         known.heard = now
-        self._add(ask, -1)
         used = ask._replace(input_tokens=settled.input_tokens, output_tokens=settled.output_tokens)
         self._settled.append((now + self._settle_s, used))
         self._add(used, 1)
 
-    def hold(self, holder: str, asks: Iterable[Ask], now: float, refused: Mapping[str, int] | None = None) -> None:
+    def hold(
+        self,
+        holder: str,
+        asks: Iterable[Ask],
+        now: float,
+        refused: Mapping[str, int] | None = None,
+        unasked: int = 0,
+    ) -> None:
         """All that an endpoint has under way, said once a second: a new controller learns them, a lost word is healed.
 
-        refused: what the endpoint refused by itself since the last time, while this desk did not answer.
+        unasked: requests on which the endpoint decided by itself since the last time, because this desk did not answer;
+        refused: those of them that it refused, by budget.
         """
+        self.unasked += unasked
         said = {ask.id: ask for ask in asks}
         known = self._holders.setdefault(holder, _Holder(now))
         for gone in known.asks.keys() - said.keys():
-            self._add(known.asks.pop(gone), -1)
+            self._drop(holder, gone)
         for ask in said.values():
             self._open(holder, ask, now)
         known.heard = now
@@ -161,6 +171,13 @@ class BudgetDesk:
         if ask.id not in known.asks:
             known.asks[ask.id] = ask
             self._add(ask, 1)
+
+    def _drop(self, holder: str, id: str) -> Ask | None:
+        known = self._holders.get(holder)
+        ask = known.asks.pop(id, None) if known is not None else None
+        if ask is not None:
+            self._add(ask, -1)
+        return ask
 
     def _add(self, ask: Ask, sign: int) -> None:
         for name in self.budgets_of(ask.cohort, ask.tenant):

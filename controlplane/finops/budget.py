@@ -256,16 +256,17 @@ def fire(named: NamedBudget, state: BudgetState, said: BudgetStatus) -> tuple[Bu
     That a budget cannot be computed is told of once in a period, too.
     """
     new = sorted(reached(named, said.spent_nano) - state.fired)
-    alerts = [_alert(named, share, said) for share in new]
     if said.standing == "unknown" and UNKNOWN not in state.fired:
         new.append(UNKNOWN)
-        detail = f"budget {named.name} ({whose(named)}) cannot be computed, and is not enforced: {said.why}"
-        at = subject(named.name, UNKNOWN, said.period)
-        alerts.append(Alert(BUDGET, at, "warning", said.at, said.at, 1, detail))
+    alerts = [alert_of(named, share, said) for share in new]
     return (replace(state, fired=state.fired | set(new)) if new else state), alerts
 
 
-def _alert(named: NamedBudget, share: float, said: BudgetStatus) -> Alert:
+def alert_of(named: NamedBudget, share: float, said: BudgetStatus) -> Alert:
+    """The alert that this threshold is reached, or (UNKNOWN) that the budget cannot be computed."""
+    if share == UNKNOWN:
+        detail = f"budget {named.name} ({whose(named)}) cannot be computed, and is not enforced: {said.why}"
+        return Alert(BUDGET, subject(named.name, UNKNOWN, said.period), "warning", said.at, said.at, 1, detail)
     is_hard = share >= HARD
     used = f"{dollars(said.spent_nano)} of {dollars(said.limit_nano)} {CURRENCY}"
     detail = f"budget {named.name} ({whose(named)}): {used} spent in {said.period.label}, {100 * share:g} % reached"

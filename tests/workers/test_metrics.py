@@ -144,6 +144,7 @@ def test_without_workers_only_the_journal_is_shown() -> None:
         ("kadence_ledger_rows_lost_total", ()): 1,
         ("kadence_reports_refused_total", (("reason", "duplicate"),)): 4,
         ("kadence_controller_stepped_down", ()): 1,
+        ("kadence_budget_unasked_total", ()): 0,
     }
 
 

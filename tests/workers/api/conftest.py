@@ -15,7 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from controlplane.alerts import Alert, AlertState
+from controlplane.budgets.desk import Ask, Refusal, Settled
 from controlplane.decision.plan import Plan, StagedPlan
+from controlplane.finops.budget import BudgetStatus
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import Rollout, RolloutError, StageOrder, begin, end, rollout_json
@@ -92,6 +94,10 @@ class ScriptedBackend:
     replicas: int = 2
     rollout: Rollout | None = None
     staged: StagedPlan | None = None
+    over_budget: Refusal | None = None
+    asked: list[Ask] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
+    spent: list[BudgetStatus] = field(default_factory=list)
 
     def policy(self) -> Policy:
         return self.policy_now
@@ -135,6 +141,18 @@ class ScriptedBackend:
             0.0, 1.0, len(request.prompt_token_ids), tokens, len(spec), len(steps) - len(spec),
             sum(d for d, _ in spec), sum(a for _, a in spec), 0, 0, 0, 4, 0.1, 0.1, "stop", 1,
         )  # fmt: skip
+
+    async def admit(self, ask: Ask) -> Refusal | None:
+        self.asked.append(ask)
+        return self.over_budget
+
+    def settle(self, settled: Settled) -> None:
+        self.settled.append(settled)
+
+    async def budgets(self) -> list[BudgetStatus]:
+        if self.controller_is_gone:
+            raise ConnectionError("controller")
+        return self.spent
 
     async def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)

@@ -1,0 +1,243 @@
+"""Budgets beside a controller: its windows in, its alerts and dialled cohorts out, and what endpoints ask at the desk.
+
+Runs on the controller's event loop, so calls take turns. What waits for the database or for a receiver of messages does
+so in the background: a tick never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from controlplane.alerts import Alert, AlertBook
+from controlplane.budgets.book import BudgetBook, Past
+from controlplane.budgets.desk import SETTLED_S, Answer, Ask, BudgetDesk, Settled
+from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of, thresholds
+from controlplane.finops.pricing import NANO, PriceSheet
+from controlplane.policy import Policy
+from controlplane.policy.model import NamedBudget
+from controlplane.store.budgets import CONTROLLER, past_of, save_states
+from controlplane.store.webhooks import unknown_messages
+from controlplane.telemetry import WorkerWindow
+from controlplane.webhook import WebhookSender
+from controlplane.webhook_message import Message, message
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+RETRY_EVERY_S = 5.0
+SAVE_EVERY_S = 10.0
+
+
+class Controlled(Protocol):
+    """What budgets need of the controller."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def alerts(self) -> AlertBook: ...
+
+    def raise_alert(self, alert: Alert) -> None: ...
+
+    def clear_alert(self, name: str, *, by: str, why: str, now: float) -> Alert: ...
+
+
+class Spool(Protocol):
+    """What budgets need of the journal. spooled: what it was given and is not in the database yet."""
+
+    @property
+    def spooled(self) -> int: ...
+
+    def flush(self, timeout: float = ...) -> bool: ...
+
+
+class BudgetOffice:
+    """One per controller. tick_s: seconds between two ticks, which a request's cost needs to arrive."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        journal: Spool,
+        tick_s: float,
+        *,
+        secret_of: Callable[[str], str | None] = os.environ.get,
+    ) -> None:
+        self._engine, self._journal = engine, journal
+        self._book = BudgetBook()
+        self._desk = BudgetDesk(SETTLED_S + 2 * tick_s)
+        self._sender = WebhookSender(engine, secret_of=secret_of)
+        self._statuses: tuple[BudgetStatus, ...] = ()
+        self._dialled: tuple[str, ...] = ()
+        self._unsaved: dict[tuple[str, float], BudgetStatus] = {}
+        self._untold: set[str] = set()
+        self._named: dict[str, NamedBudget] = {}
+        self._said_away = False
+
+    @property
+    def statuses(self) -> tuple[BudgetStatus, ...]:
+        """Every budget as of the last tick, with what is reserved and how many requests it refused."""
+        desk = self._desk
+        return tuple(
+            replace(each, reserved_nano=desk.reserved(each.name), rejections=desk.rejections.get(each.name, 0))
+            for each in self._statuses
+        )
+
+    @property
+    def unasked(self) -> int:
+        """Requests that endpoints decided on by themselves, while this desk did not answer."""
+        return self._desk.unasked
+
+    def open(self, policy: Policy, now: float) -> None:
+        """Before the first window: read what was spent until now. A database that is away is asked again later."""
+        self._book.follow(policy, now)
+        self._restore(now)
+
+    def take(self, window: WorkerWindow) -> None:
+        """A window that the controller took in."""
+        self._book.take(window)
+
+    def tick(self, controller: Controlled, sheet: PriceSheet, now: float) -> tuple[str, ...]:
+        """Before the controller's own: spending, alerts, and the cohorts that are to pursue cost from now on."""
+        entry = self._book.tick(controller.policy, sheet, now, controller.alerts.active.values())
+        self._named = {named.name: named for named in controller.policy.all_budgets}
+        for name, why in entry.over:
+            controller.clear_alert(name, by=CONTROLLER, why=why, now=now)
+        for alert in entry.raised:
+            controller.raise_alert(alert)
+        self._statuses, self._dialled = entry.statuses, entry.dialled
+        for status in (*entry.statuses, *entry.ended):
+            self._unsaved[status.name, status.period.start] = status
+        self._desk.update(entry.statuses, self._book.costs, second_nano(sheet, self._book.sku, now), now)
+        self._sender.send(self._messages(entry.raised, (*entry.statuses, *entry.ended)))
+        return entry.dialled
+
+    @property
+    def dialled(self) -> tuple[str, ...]:
+        """What the last tick answered."""
+        return self._dialled
+
+    def admit(self, holder: str, ask: Ask, now: float) -> Answer:
+        """An endpoint asks whether a request may still be paid for."""
+        return self._desk.admit(holder, ask, now)
+
+    def settle(self, holder: str, settled: Settled, now: float) -> None:
+        """A request ended."""
+        self._desk.settle(holder, settled, now)
+
+    def hold(self, holder: str, asks: Iterable[Ask], now: float, refused: Mapping[str, int], unasked: int) -> None:
+        """What an endpoint has under way, once a second."""
+        self._desk.hold(holder, asks, now, refused, unasked)
+
+    async def follow(self, is_in_charge: Callable[[], bool]) -> None:
+        """In the background, for ever: read what is unread, keep states on record, and deliver what was not."""
+        saved_at, resumed = 0.0, False
+        while is_in_charge():
+            pause = LOOK_EVERY_S
+            try:
+                if not resumed:
+                    await self._sender.resume()
+                    resumed = True
+                if self._book.unread():
+                    await asyncio.to_thread(self._journal.flush)
+                    # Only when all that ticks took in is written does the ledger have it, and nothing twice.
+                    if self._journal.spooled == 0:
+                        self._restore(time.time())
+                if self._untold:
+                    await self._tell_again()
+                if time.monotonic() - saved_at >= SAVE_EVERY_S:
+                    saved_at = time.monotonic()
+                    await self.save()
+            except Exception as error:
+                log.warning("budgets: the database cannot be used: %s", str(error).splitlines()[0])
+                pause = RETRY_EVERY_S
+            await asyncio.sleep(pause)
+
+    async def save(self) -> None:
+        """Put on record where budgets stand. Raises what the database raises."""
+        unsaved, self._unsaved = self._unsaved, {}
+        try:
+            await asyncio.to_thread(save_states, self._engine, list(unsaved.values()))
+        except Exception:
+            self._unsaved = {**unsaved, **self._unsaved}
+            raise
+
+    async def close(self) -> None:
+        """Keep on record what is not yet, and stop delivering; what is pending is delivered by the next controller."""
+        try:
+            await self.save()
+        except Exception as error:
+            log.warning("budgets are not put on record: %s", str(error).splitlines()[0])
+        await self._sender.close()
+
+    def _restore(self, now: float) -> None:
+        """Blocks for reads of the rollups: milliseconds, at a start or for a new budget."""
+        for named, period in self._book.unread():
+            try:
+                past = Past(**past_of(self._engine, named, period, (*thresholds(named), UNKNOWN)))
+            except Exception as error:
+                if not self._said_away:
+                    reason = str(error).splitlines()[0]
+                    log.warning("budgets are unknown until the ledger can be read: %s", reason)
+                self._said_away = True
+                return
+            self._said_away = False
+            self._book.restore(named.name, past, now)
+            if past.fired and named.budget.notify is not None:
+                self._untold.add(named.name)
+
+    async def _tell_again(self) -> None:
+        """Messages of alerts of before this start that were never put on record: the process ended in between."""
+        told = {status.name: status for status in self._statuses if status.name in self._untold}
+        if told.keys() != self._untold & self._named.keys():
+            return  # before the first tick
+        messages = [
+            _message(self._named[name], share, status)
+            for name, status in told.items()
+            for share in status.fired
+            if self._named[name].budget.notify is not None
+        ]
+        self._sender.send(await asyncio.to_thread(unknown_messages, self._engine, messages))
+        self._untold.clear()
+
+    def _messages(self, raised: Iterable[Alert], statuses: Iterable[BudgetStatus]) -> list[Message]:
+        subjects = {alert.subject for alert in raised}
+        if not subjects:
+            return []
+        messages = []
+        for status in statuses:
+            named = self._named.get(status.name)
+            if named is not None and named.budget.notify is not None:
+                told = ((share, alert_of(named, share, status)) for share in status.fired)
+                messages += [_message(named, share, status) for share, alert in told if alert.subject in subjects]
+        return messages
+
+
+def _message(named: NamedBudget, share: float, status: BudgetStatus) -> Message:
+    """The message of one alert. Its id has the limit, so that a raised budget's thresholds are told of again."""
+    alert = alert_of(named, share, status)
+    body = {
+        "type": "budget.unknown" if share == UNKNOWN else "budget.alert",
+        "threshold": None if share == UNKNOWN else share,
+        "alert": alert.name,
+        "severity": alert.severity,
+        "text": alert.detail,
+        "budget": status.as_json(),
+    }
+    url, secret = named.budget.notify or "", named.budget.secret_env or ""
+    return message((alert.name, status.limit_nano), url, secret, body, status.at)
+
+
+def second_nano(sheet: PriceSheet, sku: str, now: float) -> float:
+    """Nano-dollars of one second of a machine of that sku; of the dearest on the sheet where it has no price."""
+    basis = sheet.default_basis
+    price = sheet.price_at(sku, basis, now)
+    known = [price] if price is not None else [p for p in sheet.prices if p.basis == basis and p.covers(now)]
+    return float(max((p.per_hour for p in known), default=0) * NANO) / 3600.0
