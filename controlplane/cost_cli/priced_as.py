@@ -21,14 +21,18 @@ class PricedAs(StrEnum):
     FIRST = "first"
 
 
-def prices_as(which: PricedAs, engine: sa.Engine, range: TimeRange, sheet: PriceSheet) -> Prices:
+def prices_as(
+    which: PricedAs, engine: sa.Engine, range: TimeRange, sheet: PriceSheet, basis: str | None = None
+) -> Prices:
     """The sheet, or the first reported prices of the range, with the sheet for hours that are not on record yet.
+
+    basis: the only one that will be asked for; None: all.
 
     Raises PriceError where the hours were first reported in several currencies, or in another one than the sheet's.
     """
     if which is PricedAs.CURRENT:
         return sheet
-    first = first_prices(engine, range, sheet)
+    first = first_prices(engine, range, sheet, basis)
     if sheet.currency not in (None, first.currency):
         raise PriceError(
             [f"--as first: hours were first reported in {first.currency}, the sheet is in {sheet.currency}"]

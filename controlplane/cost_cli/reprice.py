@@ -56,7 +56,7 @@ def reprice(
         engine = open_ledger(settings.database_url)
         in_force = price_sheet(None, settings, engine)
         now = in_force if prices is None else load_prices(prices)
-        first = first_prices(engine, range, in_force)
+        first = first_prices(engine, range, in_force, basis.value if basis else None)
         chosen = basis.value if basis else first.default_basis
         result = priced_again(machine_time(engine, range), first, now, chosen, by.value)
     except (StoreError, PriceError) as error:

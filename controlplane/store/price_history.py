@@ -76,13 +76,16 @@ def _first_prices(sheet: PriceSheet, hour: int, sku: str, now: float) -> Iterato
         }
 
 
-def first_prices(engine: sa.Engine, range: TimeRange, sheet: Prices) -> FirstPrices:
+def first_prices(engine: sa.Engine, range: TimeRange, sheet: Prices, basis: str | None = None) -> FirstPrices:
     """What the hours of the range were first reported with; hours that are not fixed yet are priced by `sheet`.
 
+    basis: the only one that will be asked for (None: all), a quarter of the rows.
     Raises PriceError where they were reported in several currencies.
     """
     columns = (getattr(HourPrice, name) for name in FirstPrice._fields)
     query = sa.select(*columns).where(*_in_range(HourPrice.hour, range))
+    if basis is not None:
+        query = query.where(HourPrice.basis == basis)
     with engine.connect() as connection:
         return FirstPrices(tuple(FirstPrice(*row) for row in connection.execute(query)), sheet)
 

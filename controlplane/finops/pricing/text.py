@@ -11,6 +11,8 @@ import yaml
 
 from controlplane.finops.pricing.price import Price
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 
 def prices_text(prices: Sequence[Price], stale_after_days: int) -> str:
     """YAML that parse_prices reads back as the same sheet."""
@@ -19,7 +21,8 @@ def prices_text(prices: Sequence[Price], stale_after_days: int) -> str:
         "stale_after_days": stale_after_days,
         "prices": [_entry(price) for price in prices],
     }
-    return yaml.safe_dump(sheet, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(sheet, Dumper=DUMPER, sort_keys=False, allow_unicode=True, width=120)
+    return text
 
 
 def _entry(price: Price) -> dict[str, Any]:
