@@ -10,7 +10,13 @@ import sqlalchemy as sa
 from controlplane.store.engine import reading, writing
 from controlplane.store.experiments import fill_windows
 from controlplane.store.models import CanaryResult, Request, Tick, Window, WindowCohort
+from controlplane.store.pruned import remember_pruned
+from controlplane.store.rollup_check import rollup_problems
 from controlplane.store.tables import TABLES
+
+DAY_S = 86400.0
+PRUNE_LOCK = 0x6B61647072756E65
+"""Key of the PostgreSQL lock that one pruning process holds ("kadprune" in ASCII)."""
 
 PRUNE_STEP_S = 3600.0
 """Old rows go an hour at a time, so that the journal never waits long for the write lock."""
@@ -33,7 +39,7 @@ class Pruned:
 
 
 def verify(engine: sa.Engine) -> Verification:
-    """Count every table, ask SQLite for its own integrity checks, and add every window up again."""
+    """Count every table, ask SQLite for its own integrity checks, add every window up again, and the rollups too."""
     with reading(engine).connect() as connection:
         counts = {
             table.__tablename__: connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
@@ -45,7 +51,7 @@ def verify(engine: sa.Engine) -> Verification:
             problems += [f"SQLite: {line}" for line in found if line != "ok"]
             orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
             problems += [f"{len(orphans)} rows refer to a window that is not there"] if orphans else []
-        problems += _unbalanced(connection)
+        problems += _unbalanced(connection) + rollup_problems(connection)
     return Verification(counts, tuple(problems))
 
 
@@ -70,10 +76,17 @@ def _unbalanced(connection: sa.Connection) -> list[str]:
     return problems
 
 
+def retention_ends(now: float, days: float) -> float:
+    """Unix seconds: what ended before this is older than `days`. On a whole hour, so that no hour is kept in part."""
+    return (now - days * DAY_S) // PRUNE_STEP_S * PRUNE_STEP_S
+
+
 def prune(engine: sa.Engine, before: float) -> Pruned:
     """Delete windows (with their cohorts), ticks and requests that ended before `before` (unix seconds).
 
-    Decisions, plans, policies and alerts stay: they are few, and they explain what happened.
+    The bill stays as it is: cost_hour and cost_day have all of it, and which windows went is on record, so that one
+    that arrives again is not counted twice. Decisions, plans, policies and alerts stay: they are few, and they explain
+    what happened.
     """
     fill_windows(engine, time.time(), settled_too=True)  # an experiment's sums are made from what goes now
     engine = writing(engine)
@@ -81,6 +94,8 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
     windows = requests = 0
     while True:
         with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":  # one at a time; SQLite has its write lock
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(PRUNE_LOCK)))
             oldest = [
                 connection.scalar(sa.select(sa.func.min(Window.started_at)).where(old_window)),
                 connection.scalar(sa.select(sa.func.min(Request.finished_at)).where(old_request)),
@@ -91,7 +106,11 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
                 connection.execute(sa.delete(CanaryResult).where(CanaryResult.at < before))
                 return Pruned(windows, requests)
             end = min(known) + PRUNE_STEP_S
-            windows += connection.execute(sa.delete(Window).where(Window.started_at < end, old_window)).rowcount
+            gone = sa.delete(Window).where(Window.started_at < end, old_window)
+            key = (Window.worker, Window.epoch, Window.sequence)
+            deleted = [(worker, epoch, n) for worker, epoch, n in connection.execute(gone.returning(*key))]
+            remember_pruned(connection, deleted)
+            windows += len(deleted)
             connection.execute(sa.delete(Tick).where(Tick.at < min(end, before)))
             connection.execute(sa.delete(CanaryResult).where(CanaryResult.at < min(end, before)))
             requests += connection.execute(sa.delete(Request).where(Request.finished_at < end, old_request)).rowcount

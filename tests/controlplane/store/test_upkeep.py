@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from controlplane.decision.plan import Plan
+from controlplane.store.cost_models import CostDay, CostHour, MachineHour
 from controlplane.store.journal import SqlJournal
 from controlplane.store.models import WindowCohort
 from controlplane.store.upkeep import Pruned, prune, verify
@@ -57,7 +58,35 @@ def test_a_window_that_does_not_add_up_is_found(filled: sa.Engine, column: str, 
     with filled.begin() as connection:
         one = getattr(WindowCohort, column)
         connection.execute(sa.update(WindowCohort).where(WindowCohort.sequence == 1).values({column: one + 1}))
-    assert verify(filled).problems == (f"1 windows whose cohorts and idle do not add up to their {what}",)
+    assert verify(filled).problems == (
+        f"1 windows whose cohorts and idle do not add up to their {what}",
+        "2026-09-21T16:00Z: cost_hour is not what the windows add up to",
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "problems"),
+    [
+        (CostHour, ["2026-09-21T14:00Z, 2026-09-21T16:00Z, 2026-09-25T18:00Z: cost_hour is not what the windows"
+                    " add up to",
+                    "4 rows of cost_day are not the sums of their hours in cost_hour",
+                    "3 rows of machine_hour are not the machine time of cost_hour"]),
+        (CostDay, ["4 rows of cost_day are not the sums of their hours in cost_hour"]),
+        (MachineHour, ["3 rows of machine_hour are not the machine time of cost_hour"]),
+    ],
+)  # fmt: skip
+def test_a_rollup_that_is_not_the_sum_of_its_windows_is_found(
+    filled: sa.Engine, table: type[Any], problems: list[str]
+) -> None:
+    with filled.begin() as connection:
+        connection.execute(sa.update(table).values(ns=table.ns + 1))
+    assert verify(filled).problems == tuple(problems)
+
+
+def test_a_window_that_the_bill_did_not_count_is_found(filled: sa.Engine) -> None:
+    with filled.begin() as connection:
+        connection.execute(sa.update(MachineHour).values(windows=0).where(MachineHour.hour == int(AT // 3600)))
+    assert verify(filled).problems == ("2026-09-21T14:00Z: more windows than the bill has counted",)
 
 
 def test_pruning_takes_old_windows_with_their_cohorts_and_old_requests(filled: sa.Engine) -> None:

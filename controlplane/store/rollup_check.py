@@ -1,0 +1,85 @@
+"""Whether the rollups are what their windows add up to: for `kadence db verify`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from controlplane.store.cost_dimensions import Filter, hour_key
+from controlplane.store.cost_models import CostDay, CostHour, MachineHour
+from controlplane.store.cost_pieces import HOUR_S, Piece
+from controlplane.store.cost_usage import groups
+from controlplane.store.models import Window, WindowCohort
+from controlplane.store.rollup import HOURS_PER_DAY, KEY, Amounts
+
+SHOWN = 3
+"""Hours that a problem names; of the others it says how many they are."""
+
+
+def rollup_problems(connection: sa.Connection) -> list[str]:
+    """A line for each kind of disagreement: hours and windows, days and hours, bills and hours."""
+    problems = _against_windows(connection)
+    days = _differences(connection, CostDay, CostDay.day, KEY, Amounts._fields)
+    if days:
+        problems.append(f"{days} rows of cost_day are not the sums of their hours in cost_hour")
+    machines = _differences(connection, MachineHour, MachineHour.hour, ("sku",), ("ns",))
+    if machines:
+        problems.append(f"{machines} rows of machine_hour are not the machine time of cost_hour")
+    return problems
+
+
+def _against_windows(connection: sa.Connection) -> list[str]:
+    """Hours of which every window is kept, each added up again; hours with more windows than were counted."""
+    kept = dict(connection.execute(sa.select(Window.hour, sa.func.count()).group_by(Window.hour)).all())
+    counted = connection.execute(sa.select(MachineHour.hour, sa.func.sum(MachineHour.windows)).group_by("hour"))
+    of_bill = {hour: int(windows) for hour, windows in counted}
+    more = sorted(hour for hour, windows in kept.items() if windows > of_bill.get(hour, 0))
+    wrong = [h for h in sorted(kept) if kept[h] == of_bill.get(h) and not _is_sum_of_windows(connection, h)]
+    problems = []
+    if more:
+        problems.append(f"{_named(more)}: more windows than the bill has counted")
+    if wrong:
+        problems.append(f"{_named(wrong)}: cost_hour is not what the windows add up to")
+    return problems
+
+
+def _named(hours: list[int]) -> str:
+    text = ", ".join(map(hour_key, hours[:SHOWN]))
+    return text + (f" and {len(hours) - SHOWN} more hours" if len(hours) > SHOWN else "")
+
+
+def _is_sum_of_windows(connection: sa.Connection, hour: int) -> bool:
+    """By cohort, model, sku, direction and energy source; tenants together: windows of before 0004 know none."""
+    span = (float(hour * HOUR_S), float((hour + 1) * HOUR_S))
+    older = sa.select(sa.func.count()).select_from(WindowCohort).join(Window)
+    names_no_prompts = connection.scalar(older.where(Window.hour == hour, WindowCohort.uses.is_(None)))
+    sums = []
+    for piece in (Piece("hour", *span), Piece("window", *span)):
+        found = {}
+        for by in ("cohort", "model"):
+            for group in groups(connection, (piece,), by, Filter({})):
+                amounts = group.amounts
+                if group.direction == "input" and names_no_prompts:
+                    amounts = amounts._replace(tokens=0, measured_tokens=0)
+                if any(amounts):
+                    found[by, group.key, group.sku, group.direction, group.energy_source] = amounts
+        sums.append(found)
+    return sums[0] == sums[1]
+
+
+def _differences(
+    connection: sa.Connection, table: Any, unit: Any, key: tuple[str, ...], summed: tuple[str, ...]
+) -> int:
+    """Keys at which the table is not the sum of cost_hour."""
+    hours = CostHour.__table__.c
+    span = hours.hour if unit.key == "hour" else hours.hour // HOURS_PER_DAY
+    mine = sa.select(unit.label("unit"), *(getattr(table, name) for name in (*key, *summed)))
+    theirs = sa.select(
+        span.label("unit"), *(hours[name] for name in key), *((-hours[name]).label(name) for name in summed)
+    )
+    both = sa.union_all(mine, theirs).subquery("both")
+    different = sa.or_(*(sa.func.coalesce(sa.func.sum(both.c[name]), 0) != 0 for name in summed))
+    at = (both.c.unit, *(both.c[name] for name in key))
+    found = sa.select(*at).group_by(*at).having(different).subquery()
+    return connection.scalar(sa.select(sa.func.count()).select_from(found)) or 0
