@@ -14,7 +14,7 @@ import typer
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.export_files import moment_text
-from controlplane.cost_cli.export_run import Asked, Format, Written, write
+from controlplane.cost_cli.export_run import Asked, Format, Written, ledger, write
 from controlplane.cost_cli.prices import Config, DatabaseUrl, PricesFile, settings_of, stop
 from controlplane.cost_cli.report import BasisName, Dimension, price_sheet, time_range
 from controlplane.finops.carbon import carbon_grams
@@ -23,10 +23,11 @@ from controlplane.finops.focus import FocusSource
 from controlplane.finops.policy_hours import revisions_in
 from controlplane.finops.pricing import PriceError, Prices
 from controlplane.settings import Settings
+from controlplane.store.cost_dimensions import parse_where
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.policies import policy_history
 from controlplane.store.price_history import first_prices
-from controlplane.store.queries import TimeRange, open_ledger
+from controlplane.store.queries import TimeRange
 from controlplane.store.time_range import iso
 
 LINES_SHOWN = 20
@@ -87,28 +88,29 @@ def export(
     try:
         range = whole_hours(time_range(since, until, time.time()), "--until" if until else "--since")
         wanted = where_of(where or [])
+        parse_where(wanted)
     except ValueError as error:
         stop(str(error), 2)
     try:
-        engine = open_ledger(settings.database_url)
-        sheet: Prices = price_sheet(prices, settings, engine)
-        if priced_as is PricedAs.FIRST:
-            sheet = first_prices(engine, range, sheet)
-        chosen = basis.value if basis else sheet.default_basis
-        asked = Asked(engine, range, sheet, chosen, wanted, by.value if by else None, _carbon(settings))
-        source = FocusSource(
-            sheet,
-            chosen,
-            focus_version.value,
-            provider,
-            billing_account,
-            is_whole=not set(wanted) - {"sku", "hour", "day"},
-            carbon=asked.carbon,
-            policy_in=revisions_in(
-                (e.applied_at, e.revision) for e in policy_history(engine, 1_000_000) if e.what == "applied"
-            ),
-        )
-        written = write(asked, format, source, target)
+        with ledger(settings.database_url) as engine:
+            sheet: Prices = price_sheet(prices, settings, engine)
+            if priced_as is PricedAs.FIRST:
+                sheet = first_prices(engine, range, sheet)
+            chosen = basis.value if basis else sheet.default_basis
+            asked = Asked(engine, range, sheet, chosen, wanted, by.value if by else None, _carbon(settings))
+            source = FocusSource(
+                sheet,
+                chosen,
+                focus_version.value,
+                provider,
+                billing_account,
+                is_whole=not set(wanted) - {"sku", "hour", "day"},
+                carbon=asked.carbon,
+                policy_in=revisions_in(
+                    (e.applied_at, e.revision) for e in policy_history(engine, 1_000_000) if e.what == "applied"
+                ),
+            )
+            written = write(asked, format, source, target)
     except (StoreError, PriceError) as error:
         stop(str(error), 1)
     except DBAPIError as error:

@@ -36,7 +36,7 @@ from controlplane.finops.focus_columns import PROVISIONAL
 from controlplane.finops.focus_fields import fields as focus_fields
 from controlplane.finops.pricing import PriceError, Prices
 from controlplane.store.cost import cost_cells, cost_report
-from controlplane.store.queries import TimeRange
+from controlplane.store.queries import TimeRange, open_ledger
 from controlplane.store.time_range import iso
 
 ROWS_AT_ONCE = 4000
@@ -76,6 +76,16 @@ class Written:
     unpriced: UnpricedUses = field(default_factory=UnpricedUses)
     unpriced_lines: tuple[str, ...] = ()
     warnings: dict[str, None] = field(default_factory=dict)
+
+
+@contextmanager
+def ledger(url: str) -> Iterator[sa.Engine]:
+    """The database for the time of a command. Raises StoreError."""
+    engine = open_ledger(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def write(asked: Asked, format: Format, source: FocusSource, target: Path | None) -> Written:

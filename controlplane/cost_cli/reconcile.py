@@ -15,6 +15,7 @@ from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.export_files import moment_text
+from controlplane.cost_cli.export_run import ledger
 from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, screen, settings_of, stop
 from controlplane.cost_cli.report import BasisName, price_sheet
 from controlplane.finops.invoice import CANDIDATES, Invoice, InvoiceError, parse_invoice
@@ -23,7 +24,7 @@ from controlplane.finops.reconcile import CAUSES, Difference, Reconciliation, in
 from controlplane.finops.reconcile import reconcile as compare
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.price_history import machine_time
-from controlplane.store.queries import TimeRange, open_ledger
+from controlplane.store.queries import TimeRange
 from controlplane.store.time_range import iso, parse_moment
 
 ROWS_SHOWN = 40
@@ -70,10 +71,10 @@ def reconcile(
     start, end = invoice_range(read)
     range = TimeRange(start.timestamp(), end.timestamp())
     try:
-        engine = open_ledger(settings.database_url)
-        sheet: Prices = price_sheet(prices, settings, engine)
-        chosen = basis.value if basis else sheet.default_basis
-        hours = our_hours(machine_time(engine, range), sheet, chosen)
+        with ledger(settings.database_url) as engine:
+            sheet: Prices = price_sheet(prices, settings, engine)
+            chosen = basis.value if basis else sheet.default_basis
+            hours = our_hours(machine_time(engine, range), sheet, chosen)
     except (StoreError, PriceError) as error:
         stop(str(error), 1)
     except DBAPIError as error:
