@@ -96,13 +96,13 @@ async def follow(
     engine: sa.Engine,
     is_in_charge: Callable[[], bool],
     *,
-    every_s: float = POLL_S,
+    every_s: float | None = None,
     first_close_s: float = FIRST_CLOSE_S,
 ) -> None:
-    """Poll beside the event loop until this process is not in charge; a new sheet goes on record, hours are closed."""
+    """Poll (every POLL_S where not told otherwise) beside the event loop until this process is not in charge; a new sheet goes on record, hours are closed."""
     close_at = time.monotonic() + first_close_s
     while is_in_charge():
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(POLL_S if every_s is None else every_s)
         is_new = await asyncio.to_thread(watch.poll)
         if is_new:
             log.info("price sheet %s is in force", watch.sheet.revision)
