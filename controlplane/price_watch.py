@@ -99,7 +99,10 @@ async def follow(
     every_s: float | None = None,
     first_close_s: float = FIRST_CLOSE_S,
 ) -> None:
-    """Poll (every POLL_S where not told otherwise) beside the event loop until this process is not in charge; a new sheet goes on record, hours are closed."""
+    """Poll beside the event loop until this process is not in charge; a new sheet goes on record, hours are closed.
+
+    every_s: between two looks; POLL_S where it is not given.
+    """
     close_at = time.monotonic() + first_close_s
     while is_in_charge():
         await asyncio.sleep(POLL_S if every_s is None else every_s)
