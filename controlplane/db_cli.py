@@ -76,26 +76,35 @@ def verify(database_url: DatabaseUrl = None, config: Config = None, as_json: AsJ
 
 @db_app.command()
 def prune(
-    older_than: Annotated[str, typer.Option(help="Windows and requests that ended longer ago than this go: 30d.")],
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="What ended longer ago than this goes: 30d. Default: the setting retention_days."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow less than one day.")] = False,
     database_url: DatabaseUrl = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old windows and requests; their cost is then no longer reported. Decisions and plans stay."""
-    url = _url(database_url, config)
+    """Delete old windows and requests. Their cost stays in reports, hour by hour; decisions and plans stay."""
     try:
-        age = parse_duration(older_than)
+        settings = load_settings(config, database_url=database_url)
+    except SettingsError as e:
+        _stop(str(e), 2)
+    if older_than is None and not settings.retention_days:
+        _stop("retention_days: 0 keeps everything; name an age with --older-than, such as 30d", 2)
+    try:
+        age = parse_duration(f"{settings.retention_days}d" if older_than is None else older_than)
     except ValueError as e:
         _stop(f"--older-than: {e}", 2)
     if age < SHORTEST_RETENTION_S and not force:
         _stop(f"--older-than: {older_than} would leave less than one day; add --force if you mean it", 2)
-    before = time.time() - age
+    before = upkeep.retention_ends(time.time(), age / upkeep.DAY_S)
     with _failing_in_one_line():
-        gone = upkeep.prune(open_ledger(url), before)
+        gone = upkeep.prune(open_ledger(settings.database_url), before)
     _print(
         {"before": iso(before), **asdict(gone)},
-        f"deleted {gone.windows:,} windows and {gone.requests:,} requests that ended before {iso(before)}",
+        f"deleted {gone.windows:,} windows and {gone.requests:,} requests that ended before {iso(before)}; "
+        "the bill is as it was",
         as_json,
     )
 

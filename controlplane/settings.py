@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=1, le=65535)
     dashboard_port: int = Field(8501, ge=1, le=65535)
     replicas: int = Field(1, ge=1, le=1024, description="workers behind the ingress")
+    holdout_replicas: int = Field(0, ge=0, le=1023, description="of them without a drafter; 0 leaves it to the policy")
     max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
     max_context: int = Field(2048, ge=16, le=1_048_576, description="tokens of prompt and completion together")
     queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
         None, gt=0, allow_inf_nan=False, description="watts at full use, for that estimate; set both or neither"
     )
     energy_powercap: Path = Field(Path("/sys/class/powercap"), description="where the kernel shows RAPL counters")
+    retention_days: int = Field(30, ge=0, le=3650, description="windows and requests older than this go; 0 keeps all")
     model_cache: Path = Path("~/.cache/kadence/models")
 
     @field_validator("home", "policy", "prices", "model_cache", "energy_powercap")
@@ -114,6 +116,10 @@ class Settings(BaseSettings):
     def _consistent(self) -> Settings:
         if self.port == self.dashboard_port:
             raise ValueError(f"port and dashboard_port are both {self.port}; give each its own")
+        if self.holdout_replicas and self.holdout_replicas >= self.replicas:
+            raise ValueError(
+                f"holdout_replicas ({self.holdout_replicas}) must be under replicas ({self.replicas}), or nothing drafts"
+            )
         if self.plan_ttl_s <= self.tick_s:
             raise ValueError(
                 f"plan_ttl_s ({self.plan_ttl_s:g}) must be over tick_s ({self.tick_s:g}), or every plan expires unused"

@@ -290,6 +290,20 @@ def test_prune_deletes_what_is_older(url: str) -> None:
     assert (answer["windows"], answer["requests"]) == (1, 1)
 
 
+def test_prune_goes_by_the_policy_where_no_age_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KADENCE_RETENTION_DAYS", "0")
+    kept = run(db_app, "prune", "--database-url", url)
+    assert (kept.exit_code, "retention_days: 0 keeps everything" in kept.stderr) == (2, True)
+    monkeypatch.setenv("KADENCE_RETENTION_DAYS", "7")
+    assert json.loads(run(db_app, "prune", "--database-url", url, "--json").stdout)["windows"] == 1
+
+
+def test_a_report_is_the_same_after_pruning(url: str, prices: Path) -> None:
+    before = report(url, "--prices", str(prices), "--by", "tenant", "--json").stdout
+    run(db_app, "prune", "--older-than", "1d", "--database-url", url)
+    assert report(url, "--prices", str(prices), "--by", "tenant", "--json").stdout == before
+
+
 def test_pruning_to_less_than_a_day_needs_force(url: str) -> None:
     refused = run(db_app, "prune", "--older-than", "12h", "--database-url", url)
     forced = run(db_app, "prune", "--older-than", "12h", "--force", "--database-url", url)
