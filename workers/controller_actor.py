@@ -28,6 +28,7 @@ from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
 from controlplane.price_watch import PriceWatch
 from controlplane.price_watch import follow as follow_prices
+from controlplane.retention import follow as follow_retention
 from controlplane.rollout import StageOrder
 from controlplane.settings import Settings
 from controlplane.store.alerts import alert_log
@@ -154,6 +155,8 @@ class ControllerActor:
         self._following = loop.create_task(self._policy.follow_file())
         self._budgeting = loop.create_task(self._budgets.follow(lambda: not self._has_stepped_down))
         self._pricing = loop.create_task(follow_prices(self._price_watch, engine, lambda: not self._has_stepped_down))
+        retention = follow_retention(engine, settings.retention_days, lambda: not self._has_stepped_down)
+        self._pruning = loop.create_task(retention)
 
     async def _tick_forever(self) -> None:
         while not self._has_stepped_down:
@@ -296,6 +299,7 @@ class ControllerActor:
         self._ticking.cancel()
         self._following.cancel()
         self._pricing.cancel()
+        self._pruning.cancel()
         self._budgeting.cancel()
         if not self._has_stepped_down:
             self._tick()
