@@ -45,6 +45,11 @@ def choose_device(device: str) -> torch.device:
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def gpu_uuid(device: torch.device) -> str | None:
+    """A CUDA device's UUID, as NVML writes it: CUDA may number boards by speed, and NVML does by slot."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
+
+
 def check_models(settings: Settings) -> None:
     """What configurations and tokenizers alone can tell, in a second and without weights: raises as `build_engine`."""
     folder = resolve_model(settings.model, settings.model_cache)
@@ -73,7 +78,7 @@ def build_engine(
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
-    energy = energy_sampler(settings, device.type, clock())
+    energy = energy_sampler(settings, device.type, clock(), gpu_uuid(device))
     energy.start()
     meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy)
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
     )
     before = torch.get_num_threads()
     settings = load_settings(
-        model=str(folder), threads=1, max_sequences=2, max_context=128, dtype="float32", profile_s=100.0
-    )
+        model=str(folder), threads=1, max_sequences=2, max_context=128, dtype="float32", profile_s=100.0,
+        energy_powercap=str(tmp_path), energy_model_idle_w=10.0, energy_model_tdp_w=20.0,
+    )  # fmt: skip
     try:
         engine, _ = build_engine(settings, policy, "w-1")
         assert engine.profile is not None
@@ -93,6 +95,12 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
             pass
     finally:
         torch.set_num_threads(before)
+    assert engine.energy is not None
+    deadline = time.monotonic() + 5
+    while engine.energy.source == "none" and time.monotonic() < deadline:
+        time.sleep(0.01)
     window = engine.close_window()
+    engine.energy.stop()
+    assert window.energy_source == "model"
     assert window.drafter == "ngram@1"
     assert {cell[:2] for cell in window.profile} == {(n, k) for n in (1, 2) for k in (0, 2, 5)}

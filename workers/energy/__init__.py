@@ -23,30 +23,32 @@ __all__ = [
 ]
 
 
-def energy_sampler(settings: Settings, device: str, started_at: float) -> EnergySampler:
+def energy_sampler(settings: Settings, device: str, started_at: float, uuid: str | None = None) -> EnergySampler:
     """The energy meter of a worker on a torch device (`cpu`, `cuda`, `cuda:1`), not yet started.
 
-    started_at: the clock of the worker's meter as its first window opens.
+    started_at: the clock of the worker's meter as its first window opens. uuid: the GPU's, as NVML writes it.
     """
-    return EnergySampler(partial(open_reader, settings, device), settings.tick_s, started_at, settings.energy_idle_w)
+    return EnergySampler(
+        partial(open_reader, settings, device, uuid), settings.tick_s, started_at, settings.energy_idle_w
+    )
 
 
-def open_reader(settings: Settings, device: str) -> EnergyReader:
+def open_reader(settings: Settings, device: str, uuid: str | None = None) -> EnergyReader:
     """The best meter there is: GPU counter, GPU power, RAPL, then the operator's model. Never raises.
 
     Where nothing can be measured and no model is configured, the reader's source is `none` and its detail says why.
     """
-    measured = _measured(settings, device)
+    measured = _measured(settings, device, uuid)
     idle_w, tdp_w = settings.energy_model_idle_w, settings.energy_model_tdp_w
     if measured.source != "none" or idle_w is None or tdp_w is None:
         return measured
     model, why = PowerModel(idle_w, tdp_w), f"not measured: {measured.detail}"
     if device.startswith("cuda"):
-        return _gpu_model(model, device, why)
+        return _gpu_model(model, device, uuid, why)
     return ModelReader(model, cpu_utilisation(settings.worker_threads), why)
 
 
-def _measured(settings: Settings, device: str) -> EnergyReader:
+def _measured(settings: Settings, device: str, uuid: str | None) -> EnergyReader:
     if not device.startswith("cuda"):
         try:
             return open_rapl(settings.energy_powercap, settings.energy_idle_w or 0.0, settings.replicas)
@@ -57,19 +59,19 @@ def _measured(settings: Settings, device: str) -> EnergyReader:
     except ImportError as e:
         return NoEnergyReader(f"nvidia-ml-py is not installed: {e}")
     try:
-        return open_nvml(device)
+        return open_nvml(device, uuid)
     except NvmlUnavailable as e:
         return NoEnergyReader(str(e))
     except Exception as e:  # a broken driver must not stop a worker
         return NoEnergyReader(f"probing {device} failed: {type(e).__name__}: {e}")
 
 
-def _gpu_model(model: PowerModel, device: str, why: str) -> EnergyReader:
+def _gpu_model(model: PowerModel, device: str, uuid: str | None, why: str) -> EnergyReader:
     """By the board's utilisation, which it may tell even where it tells no energy; without it there is no estimate."""
     try:
         from workers.energy.nvml import opened
 
-        with opened(device) as (handle, _):
+        with opened(device, uuid) as (handle, _):
             return ModelReader(model, gpu_utilisation(handle), why)
     except Exception as e:
         return NoEnergyReader(f"{why}; no estimate either, the board's utilisation is not known: {e}")

@@ -119,28 +119,25 @@ class NvmlReader:
         return True
 
 
-def open_nvml(device: str, visible: str | None = None) -> NvmlReader:
-    """The meter of torch device `cuda` or `cuda:N`. Raises NvmlUnavailable.
-
-    visible: CUDA_VISIBLE_DEVICES, which renumbers devices for CUDA and not for NVML (None: as in the environment).
-    """
-    with opened(device, visible) as (handle, name):
+def open_nvml(device: str, uuid: str | None = None) -> NvmlReader:
+    """The meter of torch device `cuda` or `cuda:N`, whose UUID CUDA says is `uuid`. Raises NvmlUnavailable."""
+    with opened(device, uuid) as (handle, name):
         return NvmlReader(handle, name, _best_source(handle))
 
 
 @contextlib.contextmanager
-def opened(device: str, visible: str | None = None) -> Iterator[tuple[Any, int | str]]:
+def opened(device: str, uuid: str | None = None) -> Iterator[tuple[Any, int | str]]:
     """NVML started, and (handle, name) of that device's whole board; on failure NVML is shut down again.
 
-    Raises NvmlUnavailable, also for what NVML refuses inside the block.
+    Without a UUID that NVML knows, CUDA_VISIBLE_DEVICES tells the board's index. Raises NvmlUnavailable, also for what
+    NVML refuses inside the block.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
         raise NvmlUnavailable(f"no NVIDIA driver: {e}") from e
     try:
-        name = board(device, visible)
+        name = uuid if uuid and _is_known(uuid) else board(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
         yield whole_board(name), name
     except (pynvml.NVMLError, NvmlUnavailable) as e:
         _shut_down()
@@ -150,7 +147,8 @@ def opened(device: str, visible: str | None = None) -> Iterator[tuple[Any, int |
 def board(device: str, visible: str | None) -> int | str:
     """NVML's name of a torch device: the board's index or its UUID. Raises NvmlUnavailable.
 
-    Indices agree when CUDA_DEVICE_ORDER=PCI_BUS_ID or all boards are alike.
+    visible: CUDA_VISIBLE_DEVICES, which renumbers devices for CUDA and not for NVML. Indices agree when
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or all boards are alike.
     """
     _, _, number = device.partition(":")
     index = int(number or 0)
@@ -175,6 +173,15 @@ def whole_board(name: int | str) -> Any:
     if _is_mig(handle):
         raise NvmlUnavailable("the board is in MIG mode, and the counter is of the whole board")
     return handle
+
+
+def _is_known(uuid: str) -> bool:
+    """Whether NVML has a board of that UUID: a MIG slice has one that is not a board's."""
+    try:
+        pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        return False
+    return True
 
 
 def _best_source(handle: Any) -> EnergySource:

@@ -28,7 +28,7 @@ found = dict(source=reader.source, detail=reader.detail, uj=[s.energy_uj for s i
 OPEN = """
 from controlplane.settings import Settings
 from workers.energy import open_reader
-reader = open_reader(Settings(**{settings}), {device!r})
+reader = open_reader(Settings(**{settings}), {device!r}, {uuid!r})
 looks = [reader.spent(at) for at in (0.0, 1.0, 3.0)]
 reader.close()
 found = dict(source=reader.source, detail=reader.detail, uj=[s.energy_uj for s in looks])
@@ -40,9 +40,15 @@ def look(nvml: Nvml, *times: float, device: str = "cuda", **answers: str) -> Any
     return nvml(LOOKS.format(device=device, times=times), **answers)
 
 
-def opened(nvml: Nvml, device: str = "cuda", settings: dict[str, float] | None = None, **answers: str) -> Any:
+def opened(
+    nvml: Nvml,
+    device: str = "cuda",
+    settings: dict[str, float] | None = None,
+    uuid: str | None = None,
+    **answers: str,
+) -> Any:
     """What a worker would be given."""
-    return nvml(OPEN.format(device=device, settings=settings or {}), **answers)
+    return nvml(OPEN.format(device=device, settings=settings or {}, uuid=uuid), **answers)
 
 
 def test_the_counter_is_read_in_microjoules(nvml: Nvml) -> None:
@@ -161,6 +167,16 @@ def test_a_board_that_is_not_there_is_no_meter(nvml: Nvml) -> None:
 def test_the_visible_devices_choose_the_board(nvml: Nvml, visible: str) -> None:
     found = opened(nvml, energy="0,5,6,8", CUDA_VISIBLE_DEVICES=visible)
     assert found["uj"] == [None, 1_000_000, 2_000_000]
+
+
+def test_cudas_own_uuid_of_the_device_is_believed_before_any_index(nvml: Nvml) -> None:
+    found = opened(nvml, uuid="GPU-second", energy="0,5,6,8", CUDA_VISIBLE_DEVICES="0")
+    assert (found["uj"], "GPU-second" in found["detail"]) == ([None, 1_000_000, 2_000_000], True)
+
+
+def test_the_uuid_of_a_slice_is_not_taken_for_another_board(nvml: Nvml) -> None:
+    found = opened(nvml, uuid="GPU-of-a-slice", energy="0,5", mig="1")
+    assert (found["source"], "MIG mode" in found["detail"]) == ("none", True)
 
 
 MODEL = {"energy_model_idle_w": 50, "energy_model_tdp_w": 250}
