@@ -25,6 +25,10 @@ def __getattr__(name: str) -> typer.Typer:
         from controlplane.cost_cli import cost_app
 
         return cost_app
+    if name == "experiment_app":
+        from controlplane.experiment_cli import experiment_app
+
+        return experiment_app
     if name == "db_app":
         from controlplane.db_cli import db_app
 

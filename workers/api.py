@@ -21,6 +21,7 @@ from controlplane.decision.cohort import RequestAttributes, match_cohort
 from workers.api_admin import admin_router, authorize, is_admin_key, is_loopback
 from workers.api_body import bearer_token, read_json
 from workers.api_errors import ApiError, from_exception, from_status, invalid, over_budget, unavailable
+from workers.api_experiment import experiment_router
 from workers.api_middleware import RequestIdentity
 from workers.api_models import ChatRequest, GenerationRequest, Prompt
 from workers.api_responses import Envelope
@@ -125,6 +126,7 @@ def create_app(backend: Backend) -> FastAPI:
         return Response(aggregator.render(counts), headers={"content-type": CONTENT_TYPE_LATEST})
 
     app.include_router(admin_router(backend))
+    app.include_router(experiment_router(backend))
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)

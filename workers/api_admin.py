@@ -45,6 +45,7 @@ def admin_router(backend: Backend) -> APIRouter:
                 "policy_revision": plan.policy_revision,
                 "kill_switch": plan.kill_switch,
                 "blocked_drafters": list(plan.blocked_drafters),
+                "arm": plan.arm,
                 "load_buckets": list(LOAD_BUCKETS),
                 "k": {cohort: list(by_load) for cohort, by_load in plan.k.items()},
                 "fallback": dict(plan.fallback),

@@ -21,6 +21,7 @@ from controlplane.budgets.office import BudgetOffice
 from controlplane.controller import Controller
 from controlplane.decision.decide import Rates
 from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.experiment_office import holdouts_of, keep_filled, take_up
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
 from controlplane.policy import Policy, parse_policy
@@ -146,6 +147,7 @@ class ControllerActor:
         watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
         self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
         self._policy.put(policy, "kadence", start.why)
+        self._experiment = take_up(engine, self._controller, self._journal, holdouts_of(settings, policy))
         if start.k:
             self._controller.resume(start.k, start.windows, time.time())
         if start.kill_switch != "off":
@@ -153,6 +155,7 @@ class ControllerActor:
         loop = asyncio.get_running_loop()
         self._ticking = loop.create_task(self._tick_forever())
         self._following = loop.create_task(self._policy.follow_file())
+        self._filling = loop.create_task(keep_filled(engine, lambda: not self._has_stepped_down))
         self._budgeting = loop.create_task(self._budgets.follow(lambda: not self._has_stepped_down))
         self._pricing = loop.create_task(follow_prices(self._price_watch, engine, lambda: not self._has_stepped_down))
         retention = follow_retention(engine, settings.retention_days, lambda: not self._has_stepped_down)
@@ -207,6 +210,10 @@ class ControllerActor:
             return self._budgets.dialled
 
     def _tick(self) -> None:
+        try:
+            self._experiment.advance(time.time())
+        except Exception:
+            log.exception("the experiment failed in this tick")
         try:
             self._price()
             self._controller.tick(time.time())
@@ -294,10 +301,27 @@ class ControllerActor:
         self._check_in_charge()
         self._budgets.hold(holder, asks, time.time(), refused, unasked)
 
+    async def experiment(self) -> dict[str, Any] | None:
+        """The savings experiment that is running, or the last one."""
+        return self._experiment.status()
+
+    async def start_experiment(self, asked: dict[str, Any], by: str, why: str, seed: int | None) -> dict[str, Any]:
+        """Raises ExperimentError and SteppedDown."""
+        self._check_in_charge()
+        self._experiment.start(asked, by, why, seed)
+        return self._experiment.status() or {}
+
+    async def stop_experiment(self, by: str, why: str) -> tuple[dict[str, Any], Plan]:
+        """What became of it, and the plan after it. Raises ExperimentError and SteppedDown."""
+        self._check_in_charge()
+        self._experiment.stop(by, why)
+        return self._experiment.status() or {}, self._controller.plan
+
     async def close(self) -> None:
         """Journal what was reported since the last tick, write what is spooled, and stop ticking."""
         self._ticking.cancel()
         self._following.cancel()
+        self._filling.cancel()
         self._pricing.cancel()
         self._pruning.cancel()
         self._budgeting.cancel()

@@ -22,6 +22,7 @@ from workers.build import build_engine, choose_device
 from workers.canary import Canary
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
+from workers.holdout import role_here, router_options
 from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
 from workers.ray_backend import RayBackend
@@ -38,7 +39,8 @@ class Worker:
 
     def __init__(self, settings: Settings, policy_text: str) -> None:
         policy = parse_policy(policy_text, source=str(settings.policy))
-        engine, _ = build_engine(settings, policy, worker=f"worker-{uuid.uuid4().hex[:8]}")
+        name, settings = role_here(settings, policy)
+        engine, _ = build_engine(settings, policy, worker=f"{name}{uuid.uuid4().hex[:8]}")
         self._plan_client = engine.plan_client
         self._limit = settings.admission_limit
         self._totals = WorkerTotals()
@@ -141,6 +143,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         graceful_shutdown_timeout_s=DRAIN_S,
         health_check_period_s=5,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus, "runtime_env": {"env_vars": environment}},
+        **router_options(settings, parse_policy(policy_text, source=str(settings.policy))),
     )(Worker)
 
     def build_endpoint() -> Any:

@@ -16,6 +16,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("controlplane.cli:policy_app", "Check, apply and show the operator's policy."),
     "alerts": ("controlplane.cli:alerts_app", "List and clear alerts of a running system."),
     "cost": ("controlplane.cli:cost_app", "What serving cost, by cohort, model, tenant or hour."),
+    "experiment": ("controlplane.cli:experiment_app", "What speculation saves, with an honest interval."),
     "db": ("controlplane.cli:db_app", "Upgrade and check the database."),
     "bench": ("benchmarks.command:bench_app", "Measure parts of Kadence, each against what one would use instead."),
 }

@@ -14,6 +14,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from controlplane.alerts import Alert, AlertState
 from controlplane.budgets.desk import Ask, Refusal, Settled
 from controlplane.decision.plan import KillSwitch, Plan
+from controlplane.experiment import ExperimentError
 from controlplane.finops.budget import BudgetStatus
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
@@ -152,6 +153,19 @@ class RayBackend:
     async def abort_rollout(self, by: str, why: str) -> None:
         await self._broadcast(await self._ask("abort_rollout", by, why))
 
+    async def experiment(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = await self._ask("experiment")
+        return found
+
+    async def start_experiment(self, asked: dict[str, Any], by: str, why: str, seed: int | None) -> dict[str, Any]:
+        started: dict[str, Any] = await self._ask("start_experiment", asked, by, why, seed)
+        return started
+
+    async def stop_experiment(self, by: str, why: str) -> dict[str, Any]:
+        stopped, plan = await self._ask("stop_experiment", by, why)
+        await self._broadcast(plan)
+        return dict(stopped)
+
     async def policy_status(self) -> PolicyStatus:
         with contextlib.suppress(WorkerError):
             await self._refresh()
@@ -170,12 +184,12 @@ class RayBackend:
             )
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        """Call the controller; raises WorkerError where it does not answer, and RolloutError where that says so."""
+        """Call the controller; raises WorkerError where it does not answer, and what it refuses an order with."""
         try:
             actor = await asyncio.to_thread(find_controller)
             return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_WITHIN_S)
         except (ControllerUnreachable, RayError, TimeoutError) as error:
-            if isinstance(error, RayTaskError) and isinstance(error.cause, RolloutError):
+            if isinstance(error, RayTaskError) and isinstance(error.cause, RolloutError | ExperimentError):
                 raise error.cause from None
             raise WorkerError("the controller does not answer; workers use the fallback K until it is back") from error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from controlplane.experiment import holdout_replicas
 from controlplane.finops.pricing import load_prices
 from controlplane.policy import load_policy
 from controlplane.ports import bind_problem
@@ -69,6 +70,7 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
     from dashboard.launch import check_can_start
 
     policy = load_policy(settings.policy)
+    holdout_replicas(policy, settings.replicas, settings.holdout_replicas)  # raises where nothing would draft
     for warning in policy.warnings:
         console.print(f"[yellow]policy[/]     {warning}")
     check_port(settings.host, settings.port)

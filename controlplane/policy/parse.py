@@ -88,8 +88,6 @@ def parse_policy(text: str, source: str = "policies.yaml") -> Policy:
     for i, (_, cohort) in enumerate(cohorts):
         if cohort.slo != Slo() and cohort.speculation.tuner == "fixed":
             warnings.append(f"cohorts[{i}].slo: of {cohort.name!r} is checked, but the tuner fixed does not act on it")
-    if experiment is not None:
-        warnings.append("experiment: is checked, but this release does not run it yet")
     return Policy(
         version=version or 1,
         cohorts=tuple(cohort for _, cohort in cohorts),

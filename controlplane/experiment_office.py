@@ -1,0 +1,58 @@
+"""The experiment of a running system and its ledger: taken up after a restart, its sums made as windows end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from controlplane.controller import Controller
+from controlplane.experiment import ExperimentError, holdout_replicas
+from controlplane.experiment_control import ExperimentControl, ExperimentLog
+from controlplane.policy import Policy
+from controlplane.settings import Settings
+from controlplane.store.experiments import close_pairs, fill_windows, open_experiment
+
+log = logging.getLogger(__name__)
+
+FILL_EVERY_S = 60.0
+
+
+def take_up(engine: sa.Engine, controller: Controller, log_to: ExperimentLog, holdouts: int) -> ExperimentControl:
+    """Go on with the experiment on record, if one is running; the pair that the last controller left is given up.
+
+    A ledger that cannot be read means no experiment, and nothing else.
+    """
+    control = ExperimentControl(controller, log_to, holdouts=holdouts)
+    try:
+        close_pairs(engine, "the controller was restarted")
+        found = open_experiment(engine)
+    except Exception as error:
+        log.warning("no experiment is taken up, the ledger cannot be read: %s", str(error).splitlines()[0])
+        return control
+    if found is not None:
+        control.run, control.done = found
+    return control
+
+
+def holdouts_of(settings: Settings, policy: Policy) -> int:
+    """How many replicas of this deployment have no drafter; 0 where the policy asks for more than there can be."""
+    try:
+        return holdout_replicas(policy, settings.replicas, settings.holdout_replicas)
+    except ExperimentError:
+        return 0
+
+
+async def keep_filled(engine: sa.Engine, is_in_charge: Callable[[], bool]) -> None:
+    """Make the sums of windows that are over, and again while late ones may arrive; for ever."""
+    while True:
+        await asyncio.sleep(FILL_EVERY_S)
+        if is_in_charge():
+            try:
+                await asyncio.to_thread(fill_windows, engine, time.time())
+            except Exception as error:
+                # Nothing is lost: the next try, or the report, makes them from the same rows.
+                log.warning("the sums of an experiment cannot be made: %s", str(error).splitlines()[0])
