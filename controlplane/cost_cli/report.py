@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
 from controlplane.cost_cli.report_format import report_json, report_table
+from controlplane.finops.carbon import Carbon, carbon_between
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings, SettingsError, load_settings
 from controlplane.store.cost import cost_reports
@@ -95,6 +96,7 @@ def report(
         bases: tuple[str, ...] = (basis or sheet.default_basis,) if basis != ReportBasis.ALL else ()
         results = cost_reports(engine, range, by.value, sheet, bases, where=filters, idle=idle.value)
         bounds = time_bounds(engine)
+        carbon, carbon_warning = carbon_of(settings, range)
     except (StoreError, PriceError) as e:
         _stop(str(e), 1)
     except DBAPIError as e:
@@ -102,13 +104,15 @@ def report(
     main = sheet.default_basis if sheet.default_basis in results else next(iter(results))
     for line in dict.fromkeys(line for each in results.values() for line in (*each.unpriced, *each.warnings)):
         typer.echo(f"warning: {line}", err=True)
+    if carbon_warning:
+        typer.echo(f"warning: {carbon_warning}", err=True)
     if as_json:
-        typer.echo(json.dumps(report_json(results, main, by.value, range)))
+        typer.echo(json.dumps(report_json(results, main, by.value, range, carbon)))
         return
     console = Console()
     if not console.is_terminal:  # into a file or a pipe there is no width to fit: keep every figure whole
         console = Console(width=180)
-    console.print(report_table(results, main, by.value, range))
+    console.print(report_table(results, main, by.value, range, carbon))
     if not results[main].machine_s:
         known = f"it covers {iso(bounds.start)} to {iso(bounds.end)}" if bounds else "it is empty"
         console.print(f"No windows in this range; the ledger: {known}.", highlight=False)
@@ -143,6 +147,14 @@ def time_range(since: str, until: str | None, now: float) -> TimeRange:
     if moments["--since"] >= moments["--until"]:
         raise ValueError(f"--since: {iso(moments['--since'])} is not before the end, {iso(moments['--until'])}")
     return TimeRange(moments["--since"], moments["--until"])
+
+
+def carbon_of(settings: Settings, range: TimeRange) -> tuple[Carbon | None, str | None]:
+    """What the range's energy is counted with in grams of CO2, and a line on why it is not."""
+    try:
+        return carbon_between(settings.carbon_zone, range.start, range.end, settings.pue), None
+    except ValueError as e:
+        return None, str(e)
 
 
 def price_sheet(named: Path | None, settings: Settings, engine: sa.Engine) -> PriceSheet:

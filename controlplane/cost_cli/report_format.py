@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from controlplane.finops.carbon import Carbon, facility_uj
 from controlplane.finops.pricing import NANO
 from controlplane.store.queries import CostReport, CostRow, TimeRange
 from controlplane.store.time_range import iso
@@ -16,13 +17,18 @@ Reports = Mapping[str, CostReport]
 """Basis -> the report under it; several have the same usage, and so the same rows."""
 
 
-def report_json(reports: Reports, main: str, by: str, range: TimeRange) -> dict[str, Any]:
-    """The report as design.md section 6 fixes it; money as decimal strings, unknown as null.
+def report_json(reports: Reports, main: str, by: str, range: TimeRange, carbon: Carbon | None = None) -> dict[str, Any]:
+    """The report as design.md section 6 fixes it; money and grams as decimal strings, unknown as null.
 
-    main: the basis that the contract's keys are of; with several, every row has all of them under `by_basis`.
+    main: the basis that the contract's keys are of; with several, every row has all of them under `by_basis`. carbon:
+    what the range's energy is counted with; None = no zone is configured, or it has no figure.
     """
     result = reports[main]
     several = len(reports) > 1
+
+    def row_json(row: CostRow) -> dict[str, Any]:
+        return {**usage_json(row), **_carbon_json(row, carbon)}
+
     rows = [{by: row.key, **row_json(row), **_by_basis(reports, i, several)} for i, row in enumerate(result.rows)]
     answer = {
         "range": {"start": iso(range.start), "end": iso(range.end)},
@@ -38,6 +44,7 @@ def report_json(reports: Reports, main: str, by: str, range: TimeRange) -> dict[
         "idle_s": round(result.idle_s, 6),
         "utilisation": result.utilisation,
         "idle_share": result.idle_share,
+        "carbon": None if carbon is None else _intensity_json(carbon),
         "unpriced": list(result.unpriced),
         "warnings": list(result.warnings),
     }
@@ -46,7 +53,7 @@ def report_json(reports: Reports, main: str, by: str, range: TimeRange) -> dict[
     return answer
 
 
-def row_json(row: CostRow) -> dict[str, Any]:
+def usage_json(row: CostRow) -> dict[str, Any]:
     """A row's figures without its key."""
     return {
         "input_tokens": row.input_tokens,
@@ -67,6 +74,27 @@ def row_json(row: CostRow) -> dict[str, Any]:
         "draft_tokens": row.draft_tokens,
         "accepted_tokens": row.accepted_tokens,
         "mean_planned_k": row.planned_k_steps / row.steps if row.steps else None,
+    }
+
+
+def _carbon_json(row: CostRow, carbon: Carbon | None) -> dict[str, Any]:
+    """Of the machines' energy (energy_j), and what the whole site drew for it."""
+    if carbon is None:
+        return {"carbon_g": None, "facility_j": None}
+    return {
+        "carbon_g": _decimal(carbon.grams(row.energy_uj)),
+        "facility_j": _joules(facility_uj(row.energy_uj, carbon.pue)),
+    }
+
+
+def _intensity_json(carbon: Carbon) -> dict[str, Any]:
+    intensity = carbon.intensity
+    return {
+        "zone": intensity.zone,
+        "grams_per_kwh": f"{intensity.grams_per_kwh:f}",
+        "year": intensity.year,
+        "source": intensity.source,
+        "pue": f"{carbon.pue:f}",
     }
 
 
@@ -113,13 +141,13 @@ def _joules(microjoules: int | None) -> float | None:
     return None if microjoules is None else microjoules / 1e6
 
 
-def report_table(reports: Reports, main: str, by: str, range: TimeRange) -> Table:
+def report_table(reports: Reports, main: str, by: str, range: TimeRange, carbon: Carbon | None = None) -> Table:
     """The report for a person: one basis with all its figures, or several with cost and cost per million of each."""
     result = reports[main]
     shown = result.basis if len(reports) == 1 else ", ".join(reports)
     table = Table(
         title=f"Cost by {by}, {iso(range.start)} to {iso(range.end)} ({result.currency or 'no prices'}, {shown})",
-        caption=_caption(result),
+        caption=_caption(result, carbon),
     )
     is_measured = result.total.energy_uj is not None
     table.add_column(by)
@@ -140,7 +168,7 @@ def report_table(reports: Reports, main: str, by: str, range: TimeRange) -> Tabl
     return table
 
 
-def _caption(result: CostReport) -> str:
+def _caption(result: CostReport, carbon: Carbon | None) -> str:
     parts = [
         "input, emitted: tokens. 1M: cost of a million emitted tokens, or input ones; loaded: with its part of idle",
         "rows + rest + idle = total" if result.rest is not None else "rows + idle = total",
@@ -151,6 +179,9 @@ def _caption(result: CostReport) -> str:
         parts.append(f"the machines were idle {result.idle_share:.1%} of the time")
     if result.total.energy_uj is None:
         parts.append("Energy: not measured")
+    elif carbon is not None:
+        grams, from_where = carbon.grams(result.total.energy_uj), carbon.intensity
+        parts.append(f"{grams:,.3f} g of CO2 ({from_where.zone} {from_where.year}, PUE {carbon.pue:f})")
     return ". ".join(parts)
 
 

@@ -61,7 +61,16 @@ def zone_problem(zone: str) -> str | None:
 def carbon_intensity(zone: str | None, at: float, table: Iterable[Intensity] | None = None) -> Intensity | None:
     """The newest figure of that zone whose year is not after that of `at` (unix seconds); None when there is none."""
     year = datetime.fromtimestamp(at, UTC).year
-    rows = [row for row in (intensities() if table is None else table) if row.zone == zone and row.year <= year]
+    return _shipped(zone, year) if table is None else _newest(table, zone, year)
+
+
+@cache
+def _shipped(zone: str | None, year: int) -> Intensity | None:
+    return _newest(intensities(), zone, year)
+
+
+def _newest(table: Iterable[Intensity], zone: str | None, year: int) -> Intensity | None:
+    rows = [row for row in table if row.zone == zone and row.year <= year]
     return max(rows, key=lambda row: row.year, default=None)
 
 
@@ -70,14 +79,47 @@ def facility_uj(uj: int | None, pue: Decimal = ONE) -> int | None:
     return None if uj is None else round(uj * Fraction(pue))
 
 
+@cache
+def _nano_per_uj(grams_per_kwh: Decimal, pue: Decimal) -> tuple[int, int]:
+    """Billionths of a gram a microjoule, as numerator and denominator."""
+    return (Fraction(grams_per_kwh) * Fraction(pue) * NANO / UJ_PER_KWH).as_integer_ratio()
+
+
+@dataclass(frozen=True, slots=True)
+class Carbon:
+    """One intensity and a PUE, for all energy of a stretch of time."""
+
+    intensity: Intensity
+    pue: Decimal
+
+    def grams(self, uj: int | None) -> Decimal | None:
+        """Grams of CO2 equivalent of that much IT energy (microjoules); None = not measured.
+
+        Rounded once, half to even, to the billionth of a gram.
+        """
+        if uj is None:
+            return None
+        whole, per = _nano_per_uj(self.intensity.grams_per_kwh, self.pue)
+        nano, rest = divmod(uj * whole, per)
+        nano += 2 * rest > per or (2 * rest == per and nano % 2)
+        return Decimal(nano).scaleb(-9)
+
+
 def carbon_grams(uj: int | None, zone: str | None, at: float, *, pue: Decimal = ONE) -> Decimal | None:
     """Grams of CO2 equivalent of that much IT energy (microjoules), used at `at` (unix seconds) in that zone.
 
-    Rounded once, half to even, to the billionth of a gram. None where the energy was not measured, the zone is None or
-    NO_ZONE, or the table has no figure for it at that time.
+    None where the energy was not measured, the zone is None or NO_ZONE, or the table has no figure for it at that time.
     """
     intensity = carbon_intensity(zone, at)
-    if uj is None or intensity is None:
-        return None
-    exact = uj * Fraction(pue) * Fraction(intensity.grams_per_kwh) / UJ_PER_KWH
-    return Decimal(round(exact * NANO)).scaleb(-9)
+    return None if intensity is None else Carbon(intensity, pue).grams(uj)
+
+
+def carbon_between(zone: str | None, start: float, end: float, pue: Decimal = ONE) -> Carbon | None:
+    """What all energy of a stretch (unix seconds, end exclusive) is counted with; None where the zone has no figure.
+
+    Raises ValueError where it spans two figures: its sums have no one intensity.
+    """
+    first, last = carbon_intensity(zone, start), carbon_intensity(zone, max(start, end - 1e-3))
+    if first != last:
+        raise ValueError(f"carbon: {zone} has different figures at the start and the end; ask for each year alone")
+    return None if first is None else Carbon(first, pue)

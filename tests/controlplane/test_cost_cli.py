@@ -104,6 +104,28 @@ def test_the_json_report_is_the_hand_computed_one(url: str, prices: Path) -> Non
     assert answer["range"] == {"start": "2026-09-21T00:00:00Z", "end": "2026-09-22T00:00:00Z"}
 
 
+def test_carbon_is_counted_where_a_zone_is_configured(url: str, prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ("--prices", str(prices), "--json")
+    without = json.loads(report(url, *ask).stdout)
+    monkeypatch.setenv("KADENCE_CARBON_ZONE", "DEU")
+    monkeypatch.setenv("KADENCE_PUE", "1.5")
+    counted = json.loads(report(url, *ask).stdout)
+    assert (without["carbon"], without["total"]["carbon_g"], without["total"]["facility_j"]) == (None, None, None)
+    assert {key: counted["carbon"][key] for key in ("zone", "grams_per_kwh", "year", "pue")} == {
+        "zone": "DEU", "grams_per_kwh": "381", "year": 2023, "pue": "1.5"}  # fmt: skip
+    assert (counted["total"]["carbon_g"], counted["total"]["facility_j"]) == ("0.015875000", 150.0)  # of 100 J
+    assert counted["total"]["energy_j"] == without["total"]["energy_j"] == 100.0
+
+
+def test_a_range_over_two_carbon_figures_has_none_and_says_so(
+    url: str, prices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KADENCE_CARBON_ZONE", "DEU")
+    done = run(cost_app, "report", "--since", "2022-01-01", "--prices", str(prices), "--database-url", url, "--json")
+    assert json.loads(done.stdout)["carbon"] is None
+    assert "ask for each year alone" in done.stderr
+
+
 def test_what_is_unknown_is_null_and_said_on_stderr(url: str, prices: Path) -> None:
     done = report(url, "--prices", str(prices), "--basis", "spot", "--json")
     answer = json.loads(done.stdout)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controlplane.finops.carbon import (
     Intensity,
+    carbon_between,
     carbon_grams,
     carbon_intensity,
     facility_uj,
@@ -57,6 +60,28 @@ def test_the_newest_year_that_is_not_after_the_hour_is_taken() -> None:
 def test_every_line_of_the_shipped_table_has_a_year_and_a_source() -> None:
     assert {row.zone for row in intensities()} >= {"FRA", "SWE", "GBR", "USA", "DEU", "CHN", "POL", "IND", "world"}
     assert all(row.source and 2000 < row.year < 2100 and row.grams_per_kwh > 0 for row in intensities())
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 10**18), st.sampled_from(["FRA", "DEU", "IND"]), st.decimals("1", "3", places=3))
+def test_grams_are_exact_to_a_billionth(uj: int, zone: str, pue: Decimal) -> None:
+    intensity = carbon_intensity(zone, AT)
+    assert intensity is not None
+    with localcontext(prec=100):
+        exact = Decimal(uj) / KWH * intensity.grams_per_kwh * pue
+        assert carbon_grams(uj, zone, AT, pue=pue) == exact.quantize(Decimal("1e-9"), ROUND_HALF_EVEN)
+
+
+def test_a_stretch_with_one_figure_is_counted_with_it() -> None:
+    carbon = carbon_between("DEU", AT - 86400.0, AT, Decimal("1.56"))
+    assert carbon is not None
+    assert carbon.grams(KWH) == Decimal("594.36")
+    assert carbon_between("none", 0.0, AT) is None
+
+
+def test_a_stretch_that_begins_before_the_table_has_no_one_figure() -> None:
+    with pytest.raises(ValueError, match="DEU has different figures at the start and the end"):
+        carbon_between("DEU", 0.0, AT)
 
 
 def test_a_zone_that_is_not_known_names_a_close_one_as_settings_are_read() -> None:

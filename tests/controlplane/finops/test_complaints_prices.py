@@ -124,7 +124,9 @@ def test_13_a_machine_priced_at_zero_still_accrues_cost_of_another_entry(engine:
     assert (cost_of(report), report.total.cost_nano, report.unpriced) == (0, 0, ())
 
 
-def test_14_a_price_change_by_date_is_not_back_calculated(engine: sa.Engine, serve: Make) -> None:
+def test_14_a_price_change_by_date_is_not_back_calculated(
+    engine: sa.Engine, serve: Make, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
     """A line that is added later, with a start in the past, prices the past; what was first reported is kept beside."""
     serve()
     before = sheet({"per_hour": "3.6"})
@@ -135,6 +137,11 @@ def test_14_a_price_change_by_date_is_not_back_calculated(engine: sa.Engine, ser
     first = first_prices(engine, DAY, after)
     totals = [cost_report(engine, DAY, "cohort", prices).total.cost_nano for prices in (before, after, first)]
     assert totals == [10**6, 2 * 10**6, 10**6]
+    (tmp_path / "after.yaml").write_text(after.text)
+    asked = ["report", "--since", "2026-09-21", "--until", "2026-09-22", "--prices", str(tmp_path / "after.yaml")]
+    asked += ["--database-url", sqlite_ledger_url, "--json"]
+    bills = [json.loads(CliRunner().invoke(cost_app, [*asked, "--as", which]).stdout) for which in ("current", "first")]
+    assert [bill["total"]["cost"] for bill in bills] == ["0.002000000", "0.001000000"]
 
 
 def test_21_the_wrong_tier_is_priced_and_there_is_no_way_to_override_it(engine: sa.Engine, serve: Make) -> None:
