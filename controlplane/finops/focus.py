@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from controlplane.finops.attribution import NS_PER_HOUR, cost_by_part, split
@@ -126,7 +127,8 @@ def focus_rows(source: FocusSource, group: Sequence[BilledCell]) -> list[Row]:
         if rate.per_hour_nano not in costs:
             costs[rate.per_hour_nano] = cost_by_part([cell.ns for cell in group], rate.per_hour_nano)
     names = [field.name for field in fields(source.version)]
-    shared = _shared(source, group, billed, rates)
+    in_order = itemgetter(*names)
+    shared = {**dict.fromkeys(names), **_shared(source, group, billed, rates)}
     shares = split(10**RATIO_PLACES, [cell.ns for cell in group])
     rows = []
     for i, cell in enumerate(group):
@@ -134,7 +136,7 @@ def focus_rows(source: FocusSource, group: Sequence[BilledCell]) -> list[Row]:
         row = {**shared, **_cell_columns(source, cell, rates, amounts)}
         if source.version in PROVISIONAL:
             row |= _allocated(cell, row["Tags"], shares[i] if source.is_whole else None)
-        rows.append(tuple(row.get(name) for name in names))
+        rows.append(in_order(row))
     return rows
 
 
