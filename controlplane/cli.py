@@ -21,6 +21,10 @@ def __getattr__(name: str) -> typer.Typer:
         from controlplane.alerts_cli import alerts_app
 
         return alerts_app
+    if name == "budget_app":
+        from controlplane.budget_cli import budget_app
+
+        return budget_app
     if name == "cost_app":
         from controlplane.cost_cli import cost_app
 

@@ -13,8 +13,10 @@ from typer.core import TyperCommand, TyperGroup
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("workers.load.command:load_app", "Send real traffic to a running endpoint and measure it."),
     "model": ("workers.models.command:model_app", "Fetch and list models."),
+    "train": ("workers.training.command:train_app", "Train drafters for a model on its own answers."),
     "policy": ("controlplane.cli:policy_app", "Check, apply and show the operator's policy."),
     "alerts": ("controlplane.cli:alerts_app", "List and clear alerts of a running system."),
+    "budget": ("controlplane.cli:budget_app", "Where budgets stand, and what is expected of them."),
     "cost": ("controlplane.cli:cost_app", "What serving cost, by cohort, model, tenant or hour."),
     "experiment": ("controlplane.cli:experiment_app", "What speculation saves, with an honest interval."),
     "db": ("controlplane.cli:db_app", "Upgrade and check the database."),

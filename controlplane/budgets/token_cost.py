@@ -30,16 +30,17 @@ class TokenCost(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Discounted nano-dollars and tokens, and the dearest that their quotient was lately."""
+    """Discounted nano-dollars and tokens, and the dearest that their quotient was lately; None before enough tokens."""
 
     nano: float = 0.0
     tokens: float = 0.0
-    peak: float = 0.0
+    peak: float | None = None
 
     def plus(self, nano: float, tokens: int) -> Measured:
         total, count = self.nano * KEPT + nano, self.tokens * KEPT + tokens
-        mean = total / count if count >= ENOUGH_TOKENS else 0.0
-        return Measured(total, count, max(self.peak * PEAK_KEPT, mean))
+        known = [] if self.peak is None else [self.peak * PEAK_KEPT]
+        known += [total / count] if count >= ENOUGH_TOKENS else []
+        return Measured(total, count, max(known, default=None))
 
 
 Spending = tuple[str, Direction, float, int]
@@ -66,4 +67,7 @@ class TokenCosts:
     def of(self, cohort: str, per_second_nano: float) -> TokenCost:
         """For a token of that cohort; where none was measured, a bound from what a second of a machine costs."""
         into, out = (self.measured.get((cohort, direction), Measured()).peak for direction in DIRECTIONS)
-        return TokenCost(into or UNMEASURED_INPUT_S * per_second_nano, out or UNMEASURED_OUTPUT_S * per_second_nano)
+        return TokenCost(
+            UNMEASURED_INPUT_S * per_second_nano if into is None else into,
+            UNMEASURED_OUTPUT_S * per_second_nano if out is None else out,
+        )

@@ -173,10 +173,12 @@ def spent(use: Mapping[Cell, int], sheet: PriceSheet) -> Spent:
     basis, exact, unpriced, why = sheet.default_basis, dict[int, int](), 0, currency_problem(sheet)
     is_computable = not why
     for (hour, sku), ns in use.items():
+        if not ns:
+            continue
         price = sheet.price_at(sku, basis, hour * HOUR_S) if is_computable else None
         if price is not None:
             exact[hour] = exact.get(hour, 0) + ns * price.per_hour_nano
-        elif ns:
+        else:
             unpriced += ns
             why = why or sheet.why_unpriced(sku, basis, hour * HOUR_S)
     return Spent(exact, sum(exact.values()), unpriced, why)
