@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -186,3 +188,22 @@ def test_an_hour_keeps_its_first_price_whatever_sheets_follow(steps: list[tuple[
     found = {h: first.price_at("gpu", "on_demand", h * 3600.0) for h in expected}
     assert {h: None if p is None else p.per_hour_nano for h, p in found.items()} == expected
     engine.dispose()
+
+
+def test_processes_that_save_and_close_at_once_leave_one_of_each(ledger: sa.Engine) -> None:
+    used(ledger, *range(HOUR, HOUR + 40))
+
+    def act(at: int, amount: str) -> None:
+        prices = sheet(price(amount))
+        save_prices(ledger, prices, at=float(at))
+        close_hours(ledger, prices, after(HOUR + 40))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(act, range(4), ("1", "1", "1", "2")))
+    with ledger.connect() as connection:
+        fixed = connection.execute(sa.select(HourPrice.hour, HourPrice.basis, HourPrice.revision)).all()
+    assert len(fixed) == len({(hour, basis) for hour, basis, _ in fixed}) == 40 * len(BASES)
+    revisions = [entry.revision for entry in sheets_in_force(ledger)]
+    assert all(a != b for a, b in itertools.pairwise(revisions))
+    with ledger.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(PriceEntry)) == 1
