@@ -126,12 +126,13 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
     cells = follow(table, state.cells, now)
     judged, estimate = judge_probes(table, cells, state.probes, state.estimate)
     state = replace(state, estimate=estimate)
-    situation = _situation(state, cells, rates)
+    is_active = _where_active(seen, len(table.names))
+    is_unpaid = is_active & ~_where_asked(seen, is_active.shape) & (cells.k > 0)
+    situation = _situation(state, cells, is_unpaid, rates)
     prices = None
     if situation.times is not None and table.is_ragged.any():
         prices = slots.price(table, situation.outlook, situation.share, cells.k, situation.times)
     wish = _wish(situation, prices)
-    is_active = _where_active(seen, len(table.names))
     rulings = rule(
         table,
         wish,
@@ -149,7 +150,7 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
     return Tick(decisions, rulings.reasons, replace(state, told=told, decided_at=now))
 
 
-def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situation:
+def _situation(state: DecisionState, cells: CellStates, is_unpaid: Flags, rates: Rates) -> Situation:
     total = state.running.sum(axis=0)
     everywhere = state.running.sum(axis=1)
     overall = everywhere / max(float(everywhere.sum()), 1e-12)
@@ -166,6 +167,7 @@ def _situation(state: DecisionState, cells: CellStates, rates: Rates) -> Situati
         hazards=state.estimate.hazards(),
         outlook=outlook,
         k=cells.k,
+        is_unpaid=is_unpaid,
         share=share,
         tail=tail,
         times=times,
@@ -212,10 +214,15 @@ def _circumstances(
         k, cohorts = np.maximum(situation.k, 0), np.arange(shape[0])[:, None]
         below, above = np.maximum(state.table.below[cohorts, k], 0), np.maximum(state.table.above[cohorts, k], 0)
         slower = at_k(tpot, below) >= at_k(tpot, k)
-        loss = np.where(above > k, 1.0 - at_k(seconds, k) / at_k(seconds, above), 0.0)
+        is_own = situation.is_unpaid.copy()  # its own rung is tried, or is on trial
+        trial = (cohorts[:, 0], state.probes.load_bucket)
+        is_own[trial] |= state.probes.k == k[trial]
+        rest, tried = np.where(is_own, 0, k), np.where(is_own, k, above)
+        loss = np.where(tried > rest, 1.0 - at_k(seconds, rest) / at_k(seconds, tried), 0.0)
     return Circumstances(
         is_active=is_active,
         is_told=is_told,
+        is_unpaid=situation.is_unpaid,
         drift_at=state.drift_at,
         seen_at=state.seen_at,
         over_slo_since=state.over_slo_since,
@@ -231,6 +238,14 @@ def _where_active(seen: Observation, cohorts: int) -> Flags:
     real = seen.cells.steps > 0
     is_active[seen.cells.cohort[real], seen.cells.load_bucket[real]] = True
     return is_active
+
+
+def _where_asked(seen: Observation, shape: tuple[int, ...]) -> Flags:
+    """[cohorts, loads]: whether any step was planned with drafts."""
+    is_asked = np.zeros(shape, np.bool_)
+    asked = (seen.cells.steps > 0) & (seen.cells.k > 0)
+    is_asked[seen.cells.cohort[asked], seen.cells.load_bucket[asked]] = True
+    return is_asked
 
 
 def _measured(state: DecisionState, seen: Observation, times: StepTimes | None) -> CellStates:

@@ -71,16 +71,18 @@ _PROBE_OVER = [_CODE[reason] for reason in (Reason.PROBE_PASSED, Reason.PROBE_FA
 class Circumstances:
     """What else the guard looks at. is_active: [cohorts, loads] whether the cell made a step since the last tick.
 
-    is_told: [cohorts] whether any draft was examined. drift_at: [cohorts] last drift alarm. seen_at: [cohorts, MAX_K]
-    when each position was last examined. over_slo_since: [cohorts] since when TPOT p95 is over the SLO, NaN where it is
-    not. slower_below: [cohorts, loads] whether one rung down is predicted to make TPOT worse. probe_loss: [cohorts,
-    loads] share of its time that a probe of the rung above loses, were nothing of it accepted; 0 where unknown.
-    ran_s: [cohorts, loads] seconds that the cell has run since its last probe, this tick included.
+    is_told: [cohorts] whether any draft was examined. is_unpaid: [cohorts, loads] whether the cell made steps, all of
+    them without drafts though it rests above K = 0: nothing pays there at the price. drift_at: [cohorts] last drift
+    alarm. seen_at: [cohorts, MAX_K] when each position was last examined. over_slo_since: [cohorts] since when TPOT p95
+    is over the SLO, NaN where it is not. slower_below: [cohorts, loads] whether one rung down is predicted to make TPOT
+    worse. probe_loss: [cohorts, loads] share of its time that a probe loses, were nothing of it accepted; 0 where
+    unknown. ran_s: [cohorts, loads] seconds that the cell has run since its last probe, this tick included.
     knows_times: whether step times are known.
     """
 
     is_active: Flags
     is_told: Flags
+    is_unpaid: Flags
     drift_at: Floats
     seen_at: Floats
     over_slo_since: Floats
@@ -153,7 +155,8 @@ def rule(
     _fixed(ruled, table)
     probes = _running_probe(ruled, table, wish, probes, judged, seen, now)
     ruled.decide(Reason.NO_LATENCY, is_goodput & (not seen.knows_times))
-    resting_k = ruled.k > 0
+    # A drafter that was not asked is not silent.
+    resting_k = (ruled.k > 0) & ~seen.is_unpaid
     ruled.decide(Reason.NO_DATA, resting_k & (samples < table.min_samples)[:, None])
     ruled.decide(Reason.SILENT, resting_k & ~seen.is_told[:, None])
     is_unknown = (samples < table.min_samples)[:, None] & (ruled.k == 0)
@@ -235,12 +238,15 @@ def judge_probes(table: PolicyTable, cells: CellStates, probes: Probes, estimate
     """Which probes have their samples, and the estimate with what those saw in place of older beliefs."""
     cohorts = np.arange(len(probes.k))
     rests_at = np.maximum(cells.k[cohorts, probes.load_bucket], 0)
-    beyond = probes.evidence.examined[cohorts, np.minimum(rests_at, probes.evidence.examined.shape[1] - 1)]
-    # Of the rung above where the cell rests: it may have moved since, or follow another load.
-    is_next = (probes.k >= 0) & (probes.k == table.above[cohorts, rests_at])
+    # Of the rung above where the cell rests, or of its own where that did not pay: it may have moved since, or follow
+    # another load.
+    is_own = (probes.k == rests_at) & (rests_at > 0)
+    first = np.where(is_own, 0, rests_at)
+    beyond = probes.evidence.examined[cohorts, np.minimum(first, probes.evidence.examined.shape[1] - 1)]
+    is_next = (probes.k >= 0) & (is_own | (probes.k == table.above[cohorts, rests_at]))
     judged: Flags = is_next & (beyond >= probe_samples(table))
     for cohort in np.flatnonzero(judged):
-        estimate = estimate.renew(int(cohort), int(rests_at[cohort]), probes.evidence.at(int(cohort)))
+        estimate = estimate.renew(int(cohort), int(first[cohort]), probes.evidence.at(int(cohort)))
     return judged, estimate
 
 
@@ -260,7 +266,8 @@ def _running_probe(
     passes = here & judged[:, None] & (wish.k > ruled.k)
     passed = ruled.decide(Reason.PROBE_PASSED, passes)
     failed = ruled.decide(Reason.PROBE_FAILED, here & judged[:, None] & ~passes)
-    ruled.move(passed, np.broadcast_to(probes.k[:, None], ruled.k.shape))
+    rung = np.broadcast_to(probes.k[:, None], ruled.k.shape)
+    ruled.move(passed & (rung != ruled.k), rung)
     ruled.passed_at[passed] = now
     ruled.before_k[passed] = -1
     ruled.failures[failed] += 1
@@ -307,12 +314,15 @@ def _slo(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen:
 def _rest_or_probe(
     ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, probes: Probes, seen: Circumstances, now: float
 ) -> Probes:  # fmt: skip
-    """Cells whose wish is where they rest: try the rung above again if what lies there was not seen for long enough."""
+    """Cells whose wish is where they rest: try the rung above again if what lies there was not seen for long."""
     cohorts = np.arange(len(ruled.k))
     agrees = wish.k == ruled.k
     above = table.above[cohorts[:, None], np.maximum(ruled.k, 0)]
-    is_off = (ruled.k == 0) & (above > 0)
-    last_seen = seen.seen_at[cohorts[:, None], np.minimum(ruled.k, seen.seen_at.shape[1] - 1)]
+    is_off = ((ruled.k == 0) & (above > 0)) | seen.is_unpaid
+    # Where nothing is drafted under its rung, that rung itself is tried, whatever the price.
+    drafted = np.where(seen.is_unpaid, 0, ruled.k)
+    above = np.where(seen.is_unpaid, ruled.k, above)
+    last_seen = seen.seen_at[cohorts[:, None], np.minimum(drafted, seen.seen_at.shape[1] - 1)]
     # Evidence from another load, or from shadow drafts, is as good as a probe's: the wait is from the later of both.
     is_due = now - np.maximum(cells.waits_from, last_seen) >= cells.wait_s(table.probe_every_s)
     is_due &= np.isnan(seen.over_slo_since)[:, None]
@@ -346,7 +356,9 @@ def _move(ruled: _Ruled, table: PolicyTable, wish: Wish, cells: CellStates, seen
     cohorts = np.arange(len(ruled.k))[:, None]
     is_up = wish.k > ruled.k
     is_new = (cells.decided_at == -np.inf) & (table.tuner == GOODPUT)[:, None]  # what other loads taught holds here too
-    may_jump = (seen.drift_at[:, None] > cells.changed_at) | is_new
+    # One rung at a time leads into what was not measured; where it was, at whatever load, K goes there at once.
+    is_known = (wish.examined >= probe_samples(table)[:, None]) & (table.tuner == GOODPUT)[:, None]
+    may_jump = (seen.drift_at[:, None] > cells.changed_at) | is_new | is_known
     next_up = table.above[cohorts, np.maximum(ruled.k, 0)]
     target = np.where(is_up & ~may_jump, np.minimum(next_up, wish.k), wish.k)
     explored = ruled.decide(Reason.EXPLORED, is_up & wish.is_unexplored & (target == wish.k))

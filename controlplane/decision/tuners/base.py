@@ -35,7 +35,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """All that a tuner may look at. k: [cohorts, loads] i64, where each cell rests.
+    """All that a tuner may look at. k: [cohorts, loads] i64, where each cell rests. is_unpaid: [cohorts, loads] whether
+    nothing is drafted there though it rests above K = 0.
 
     share: [cohorts, loads] f64, part of the sequences at a load that are the cohort's. tail: [cohorts] f64, TPOT at the
     95th percentile over the mean. times: None before any worker was profiled; seconds: what they come to for each
@@ -47,6 +48,7 @@ class Situation:
     hazards: Hazards
     outlook: Outlook
     k: Ints
+    is_unpaid: Flags
     share: Floats
     tail: Floats
     times: StepTimes | None

@@ -54,25 +54,26 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
     meets_now = at_k(meets, np.maximum(k, 0))
     cohorts = np.arange(len(best))[:, None]
     # Net tokens may be none at all; what is gained is then set beside the tokens emitted now.
-    unit = np.where(
-        _is_priced(situation, prices)[:, None], situation.outlook.emitted[cohorts, np.maximum(k, 0)], at_present
-    )
+    is_net = _is_priced(situation, prices)[:, None] & (np.arange(k.shape[1]) > 0)
+    unit = np.where(is_net, situation.outlook.emitted[cohorts, np.maximum(k, 0)], at_present)
     gain = (at_best - at_present) / np.maximum(unit, 1e-12)
-    if prices is not None and situation.table.is_ragged.any():
+    if prices is not None and is_net.any():
         # Under a ceiling only what pays is drafted, so a lower one gains nothing: weigh what drafting all would cost.
         full = _in_full(situation, prices)
         saved = (at_k(full, best) - at_k(full, np.maximum(k, 0))) / np.maximum(unit, 1e-12)
-        gain = np.where(situation.table.is_ragged[:, None] & (best < k), saved, gain)
+        gain = np.where(is_net & (best < k), saved, gain)
     gain = np.where((wants_slo & is_met)[:, :, 0] & ~meets_now, np.inf, gain)
     deciding = np.maximum(best, k) - 1
     examined = situation.hazards.examined[cohorts, np.maximum(deciding, 0)]
     is_up = best > k
-    above = table.above[cohorts, np.maximum(k, 0)]
+    drafted = np.where(situation.is_unpaid, 0, k)
+    above = np.where(situation.is_unpaid, k, table.above[cohorts, np.maximum(k, 0)])
+    hoped = _hoped(situation, scores, prices, drafted, above)
     return Wish(
         k=best,
         gain=gain,
         is_unexplored=is_up & (examined < 1.0),
-        is_blocked=(best == k) & (above > 0) & (_hoped(situation, scores, prices, k, above) > table.tolerance[:, None]),
+        is_blocked=(best == k) & (above > 0) & (hoped > table.tolerance[:, None]),
         position=deciding,
         accepted=situation.hazards.mean[cohorts, np.maximum(deciding, 0)],
         examined=examined,
@@ -100,7 +101,7 @@ def score(situation: Situation, prices: Prices | None) -> Scores:
             value[i] = emitted[i] * _BOUNDS[:, None] / joules[i]
     ragged = _is_priced(situation, prices)
     if prices is not None and ragged.any():
-        value[ragged] = net_tokens(outlook, prices, rungs)[ragged]
+        value[ragged, 1:] = net_tokens(outlook, prices, rungs)[ragged, 1:]
     return Scores(value, seconds / emitted)
 
 
@@ -120,7 +121,8 @@ def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints,
     # What the batch pays is held against the cohort's own sequences, which alone would gain.
     for_batch = passes * prices.pass_cost + np.where(prices.deepest == 0, prices.start_cost, 0.0)
     net = more * (reached - prices.position_cost) - for_batch / np.maximum(situation.share, 1e-3)
-    return np.where(situation.table.is_ragged[:, None], net / emitted, gain)
+    is_net = _is_priced(situation, prices)[:, None] & (np.arange(k.shape[1]) > 0)
+    return np.where(is_net, net / emitted, gain)
 
 
 def net_tokens(outlook: Outlook, prices: Prices, rungs: int) -> Floats:

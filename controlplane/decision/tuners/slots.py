@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.decision.estimate import Outlook
-from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, forward_seconds
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, forward_seconds, uniform_seconds
 from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
@@ -107,19 +107,38 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         best = np.where(is_better, goodput[rows, taken], best)
         at = np.where(is_better, np.where(left > len(slots.chance), 0.0, (bounds[taken] + bounds[left]) / 2.0), at)
         depth = np.where(is_better, d, depth)
+    worthwhile = worth(outlook)
+    at[0], depth[0] = _for_one(table, outlook, worthwhile, times)
     # Tokens that the batch would emit in a second: what any second more would cost.
     per_s = best[AT_BUCKETS]
     verify = verify[AT_BUCKETS]
+    pass_cost = per_s * opening[AT_BUCKETS]
+    start_cost = per_s * (
+        np.maximum(2.0 * verify[:, 1] - verify[:, 2] - verify[:, 0], 0.0) + times.starting[AT_BUCKETS]
+    )
     return Prices(
         at,
         depth,
         *_within_buckets(at, depth),
         position_cost=per_s * ((verify[:, -1] - verify[:, 1]) / (MAX_K - 1) + following[AT_BUCKETS]),
-        pass_cost=per_s * opening[AT_BUCKETS],
-        start_cost=per_s
-        * (np.maximum(2.0 * verify[:, 1] - verify[:, 2] - verify[:, 0], 0.0) + times.starting[AT_BUCKETS]),
-        chance=worth(outlook),
+        pass_cost=pass_cost,
+        start_cost=start_cost,
+        chance=worthwhile,
     )
+
+
+def _for_one(table: PolicyTable, outlook: Outlook, worthwhile: Floats, times: StepTimes) -> tuple[float, int]:
+    """The price and the depth beside one sequence, which shares its step with nobody: what its own rung says, holds.
+
+    The lowest and the deepest that any priced cohort needs for the rung that is best for it alone.
+    """
+    seconds = uniform_seconds(times, outlook.positions[:, : table.rungs])[:, 0]
+    value = np.where(table.is_rung[:, : table.rungs], outlook.emitted[:, : table.rungs] / seconds, -np.inf)
+    k = value.argmax(axis=1)
+    drafting = table.is_ragged & (k > 0)
+    if not drafting.any():
+        return NOTHING_PAYS, 0
+    return float(worthwhile[drafting, k[drafting] - 1].min()), int(k[drafting].max())
 
 
 def _next_within(within: Flags) -> Ints:

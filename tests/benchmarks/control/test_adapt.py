@@ -10,6 +10,7 @@ from benchmarks.control.adapt import HIGH, HOPELESS, LOW
 from benchmarks.control.arms.base import Setting
 from benchmarks.control.cost import Floats, Ints
 from benchmarks.control.estimators import Emitted
+from benchmarks.control.ours import Ours
 from benchmarks.control.profile import Profile, shipped_profiles
 from benchmarks.control.world import StepOutcome, survival_of
 
@@ -48,6 +49,16 @@ def test_windows_until_the_right_k_are_counted_from_the_jump(small) -> None:
 def test_a_change_that_is_never_followed_counts_as_all_windows(small) -> None:
     # On the way up it leaves what is right just when that becomes right.
     assert adapt.adaptation(followed(small, 0), small, 0).windows_up == adapt.WINDOWS_AFTER
+
+
+def test_ours_is_back_within_two_probe_periods_where_only_a_probe_leads_out_of_k_0() -> None:
+    (profile,) = (p for p in shipped_profiles() if p.name == "early-knee")
+    load = adapt.switch_load(profile, HIGH, LOW)
+    assert adapt.right_rungs(profile, LOW, load).tolist() == [0]
+    up = np.repeat([LOW, HIGH], [30 * profile.steps_per_second, 120 * profile.steps_per_second])
+    chosen = adapt._drive_alone(Ours, profile, up, load, seed=3)
+    is_right = np.isin(chosen[30 * profile.steps_per_second :], adapt.right_rungs(profile, HIGH, load))
+    assert adapt.first_settled(adapt._by_window(is_right, profile.steps_per_second), 3) < 120
 
 
 def test_windows_to_recover_are_counted_from_the_drafters_return(small) -> None:

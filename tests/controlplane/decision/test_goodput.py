@@ -65,6 +65,7 @@ def situation_of(
             np.zeros((1, MAX_K + 1)),
         ),
         k=np.full((1, BUCKETS), k),
+        is_unpaid=np.zeros((1, BUCKETS), np.bool_),
         share=np.ones((1, BUCKETS)),
         tail=np.array([tail]),
         times=times,

@@ -37,6 +37,7 @@ class Asked:
     gain: float = inf
     is_unexplored: bool = False
     is_blocked: bool = False
+    examined: float = 90.0
 
     @property
     def everywhere(self) -> Wish:
@@ -47,7 +48,7 @@ class Asked:
             is_blocked=np.full(SHAPE, self.is_blocked),
             position=np.full(SHAPE, 0),
             accepted=np.full(SHAPE, 0.9),
-            examined=np.full(SHAPE, 90.0),
+            examined=np.full(SHAPE, self.examined),
         )
 
 
@@ -84,6 +85,7 @@ def ruled(
     now: float = 14.0,
     is_active: bool = True,
     is_told: bool = True,
+    is_unpaid: bool = False,
     samples: float = 90.0,
     drift_at: float = NEVER,
     seen_at: float = NEVER,
@@ -100,6 +102,7 @@ def ruled(
     seen = Circumstances(
         is_active=active,
         is_told=np.array([is_told]),
+        is_unpaid=np.full(SHAPE, is_unpaid),
         drift_at=np.array([drift_at]),
         seen_at=np.full((1, MAX_K), seen_at),
         over_slo_since=np.array([over_slo_since]),
@@ -177,8 +180,22 @@ def test_too_few_samples_lead_from_zero_only_to_a_probe(cohort_policy: Any, wish
     assert (due.planned_k, due.k, due.reason) == (1, 0, Reason.PROBE_STARTED)
 
 
+def test_k_goes_at_once_to_a_rung_that_was_measured_and_one_rung_at_a_time_to_others(cohort_policy: Any) -> None:
+    cohort = cohort_policy(tuner="goodput")
+    assert ruled(cohort, Asked(8), resting(1), now=30.0).k == 8
+    assert ruled(cohort, Asked(8, examined=10.0), resting(1), now=30.0).k == 2
+
+
 def test_a_silent_drafter_leaves_k_where_it_is(cohort_policy: Any) -> None:
     assert ruled(cohort_policy(), Asked(0), resting(2), is_told=False).reason is Reason.SILENT
+
+
+def test_where_nothing_pays_at_the_price_the_rung_itself_is_tried_whatever_the_price(cohort_policy: Any) -> None:
+    unpaid = {"is_told": False, "is_unpaid": True}
+    early = ruled(cohort_policy(), Asked(2, is_blocked=True), resting(2), now=14.0, **unpaid)
+    due = ruled(cohort_policy(), Asked(2, is_blocked=True), resting(2), now=15.0, **unpaid)
+    assert (early.k, early.reason) == (2, Reason.OFF)
+    assert (due.planned_k, due.k, due.reason) == (2, 2, Reason.PROBE_STARTED)
 
 
 def test_the_fixed_tuner_is_obeyed_at_once_and_on_no_evidence(cohort_policy: Any) -> None:
@@ -249,7 +266,8 @@ def test_a_cohort_probes_one_load_at_a_time(cohort_policy: Any) -> None:
     off = replace(resting(0), k=np.zeros(SHAPE, np.int64), changed_at=zero, waits_from=zero, decided_at=zero)
     table = table_of(policy)
     seen = Circumstances(
-        is_active=np.ones(SHAPE, np.bool_), is_told=np.array([False]), drift_at=np.array([NEVER]),
+        is_active=np.ones(SHAPE, np.bool_), is_told=np.array([False]),
+        is_unpaid=np.zeros(SHAPE, np.bool_), drift_at=np.array([NEVER]),
         seen_at=np.full((1, MAX_K), NEVER), over_slo_since=np.array([nan]), slower_below=np.zeros(SHAPE, np.bool_),
         probe_loss=np.zeros(SHAPE),
         ran_s=np.full(SHAPE, 1e6), knows_times=True,

@@ -152,7 +152,7 @@ def _ruled(cohort: CohortPolicy, wish_k: int, k: int, probes: Probes, judged: bo
     no, zero = np.zeros(SHAPE, np.bool_), np.zeros(SHAPE)
     wish = Wish(np.full(SHAPE, wish_k), np.full(SHAPE, np.inf), no, no, zero.astype(np.int64), zero, zero)
     seen = Circumstances(
-        active, np.array([True]), np.array([NEVER]), np.full((1, MAX_K), NEVER), np.array([nan]), no, zero,
+        active, np.array([True]), no, np.array([NEVER]), np.full((1, MAX_K), NEVER), np.array([nan]), no, zero,
         np.full(SHAPE, 1e6), True,
     )  # fmt: skip
     table = PolicyTable.of(Policy(1, (cohort,), None, "", ""))

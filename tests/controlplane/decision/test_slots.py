@@ -97,10 +97,26 @@ def test_the_price_chooses_what_looking_at_every_choice_would(cohort_policy: Any
     outlook = outlook_of(hazards, offered=1.0 if seed % 3 else 0.6)
     times = steps_and_slopes(rng)
     prices = price(table_of(policies), outlook, share, np.zeros((3, BUCKETS), np.int64), times)
-    for load in (0, 3, 8, 13, 15):
+    for load in (1, 3, 8, 13, 15):
         best = max(goodput_of(times, load, depths, share, outlook) for depths in product(range(top + 1), repeat=3))
         ours = goodput_of(times, load, obeyed(prices, load, outlook, top), share, outlook)
         assert ours == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beside_one_sequence_no_cohort_is_cut_short_of_what_is_best_for_it_alone(cohort_policy: Any, seed: int) -> None:
+    """It shares its step with nobody: what the mix of cohorts would do there is nothing to it."""
+    rng = np.random.default_rng(seed)
+    outlook = outlook_of(np.full((2, MAX_K), [[0.95], [rng.uniform(0.3, 0.6)]]))
+    times = steps_and_slopes(rng)
+    prices = price(table_of(ragged(cohort_policy, 2)), outlook, evenly(2), np.zeros((2, BUCKETS), np.int64), times)
+    alone = np.array([[1.0], [1.0]])
+    for cohort in (0, 1):
+        own = Outlook(
+            *(getattr(outlook, f)[[cohort]] for f in ("survival", "drafted", "emitted", "positions", "relative"))
+        )
+        best = max((0, 1, 2, 4, 8), key=lambda d: goodput_of(times, 0, (d,), np.repeat(alone[:1], BUCKETS, 1), own))
+        assert obeyed(prices, 0, outlook, best)[cohort] == best
 
 
 def ragged(cohort_policy: Any, count: int, **changes: Any) -> list[CohortPolicy]:
@@ -127,7 +143,7 @@ def test_very_many_cohorts_taken_together_by_bins_are_priced_nearly_as_one_by_on
     assert binned.price == pytest.approx(exact.price, abs=2 / 64)
     assert np.abs(np.log2(np.maximum(binned.depth, 1) / np.maximum(exact.depth, 1))).max() <= 1
     chance = slots.worth(outlook)
-    for load in (0, 6, 12):
+    for load in (1, 6, 12):
         tokens = [
             goodput_of(LINEAR, load, obeyed(found, load, outlook, 8), evenly(200), outlook) for found in (binned, exact)
         ]
@@ -144,7 +160,7 @@ def test_nothing_is_worth_its_price_where_drafts_are_never_accepted(cohort_polic
 def test_all_positions_pay_where_they_cost_nothing(cohort_policy: Any) -> None:
     free = times_of(np.full(MAX_K + 1, 0.02), np.zeros(MAX_K + 1))
     prices = priced(ragged(cohort_policy, 2), outlook_of(np.full((2, MAX_K), 0.3)), free)
-    assert (prices.price == 0.0).all()
+    assert (prices.price[1:] == 0.0).all()
     assert (prices.depth == 8).all()
 
 
@@ -176,7 +192,7 @@ def test_cohorts_that_are_not_ragged_are_taken_as_they_draft(cohort_policy: Any)
     outlook = outlook_of(np.array([np.full(MAX_K, 0.7), np.full(MAX_K, 0.9)]))
     alone = price(table_of(policies), outlook, evenly(2), np.zeros((2, BUCKETS), np.int64), stairs)
     beside = price(table_of(policies), outlook, evenly(2), np.full((2, BUCKETS), 4), stairs)
-    assert obeyed(beside, 0, outlook, 8)[0] < obeyed(alone, 0, outlook, 8)[0]
+    assert obeyed(beside, 1, outlook, 8)[0] < obeyed(alone, 1, outlook, 8)[0]
 
 
 def test_what_a_position_brings_never_rises_with_depth() -> None:

@@ -36,7 +36,8 @@ def situation(hazards: Sequence[float], cohort: CohortPolicy, k: int) -> Situati
     table = PolicyTable.of(Policy(1, (cohort,), None, "abc", ""))
     return Situation(
         table=table, estimate=estimate, hazards=estimate.hazards(), outlook=estimate.outlook(),
-        k=np.full((1, BUCKETS), k), share=np.ones((1, BUCKETS)), tail=np.ones(1), times=None, seconds=None,
+        k=np.full((1, BUCKETS), k), is_unpaid=np.zeros((1, BUCKETS), np.bool_), share=np.ones((1, BUCKETS)),
+        tail=np.ones(1), times=None, seconds=None,
         power=Power.unknown(), rates=Rates(),
     )  # fmt: skip
 
