@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -15,18 +15,17 @@ from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.export_files import moment_text
 from controlplane.cost_cli.export_run import Asked, Format, Written, ledger, write
+from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
 from controlplane.cost_cli.prices import Config, DatabaseUrl, PricesFile, settings_of, stop
-from controlplane.cost_cli.report import BasisName, Dimension, price_sheet, time_range
-from controlplane.finops.carbon import carbon_grams
+from controlplane.cost_cli.report import BasisName, Dimension, parse_filters, price_sheet, time_range
+from controlplane.finops.carbon import NO_ZONE, carbon_grams
 from controlplane.finops.export_cells import HOUR_S, Carbon, hour_start
 from controlplane.finops.focus import FocusSource
 from controlplane.finops.policy_hours import revisions_in
-from controlplane.finops.pricing import PriceError, Prices
+from controlplane.finops.pricing import PriceError
 from controlplane.settings import Settings
-from controlplane.store.cost_dimensions import parse_where
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.policies import policy_history
-from controlplane.store.price_history import first_prices
 from controlplane.store.queries import TimeRange
 from controlplane.store.time_range import iso
 
@@ -41,13 +40,6 @@ class FocusVersion(StrEnum):
     V1_4 = "1.4"
 
 
-class PricedAs(StrEnum):
-    """By the sheet of today, or as each hour was first reported."""
-
-    CURRENT = "current"
-    FIRST = "first"
-
-
 def export(
     output: Annotated[str, typer.Option("--output", "-o", help="The file; it is replaced. - is standard output.")],
     format: Annotated[Format, typer.Option(help="focus: CSV, or Parquet where FILE ends in .parquet.")] = Format.CSV,
@@ -55,7 +47,8 @@ def export(
     since: Annotated[str, typer.Option(help="Start: a duration before now (30d, 24h) or a UTC time.")] = "30d",
     until: Annotated[str | None, typer.Option(help="End, likewise; default: the last whole hour.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="DIM=VALUE[,VALUE]: only these, e.g. cohort=json. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Only this: cohort=chat. Again for one more value, or another dimension."),
     ] = None,
     by: Annotated[
         Dimension | None,
@@ -64,9 +57,7 @@ def export(
     basis: Annotated[
         BasisName | None, typer.Option(help="Which prices the bill is made with; default: the sheet's first.")
     ] = None,
-    priced_as: Annotated[
-        PricedAs, typer.Option("--as", help="By the sheet of today, or as each hour was first reported.")
-    ] = PricedAs.CURRENT,
+    priced_as: Annotated[PricedAs, AS] = PricedAs.CURRENT,
     provider: Annotated[str, typer.Option(help="focus: who offers the service and issues its bill.")] = "Kadence",
     billing_account: Annotated[str, typer.Option(help="focus: id of the billing account.")] = "kadence",
     prices: PricesFile = None,
@@ -87,15 +78,12 @@ def export(
         stop(f"--output: {target} is a folder", 2)
     try:
         range = whole_hours(time_range(since, until, time.time()), "--until" if until else "--since")
-        wanted = where_of(where or [])
-        parse_where(wanted)
+        wanted = parse_filters(where or ())
     except ValueError as error:
         stop(str(error), 2)
     try:
         with ledger(settings.database_url) as engine:
-            sheet: Prices = price_sheet(prices, settings, engine)
-            if priced_as is PricedAs.FIRST:
-                sheet = first_prices(engine, range, sheet)
+            sheet = prices_as(priced_as, engine, range, price_sheet(prices, settings, engine))
             chosen = basis.value if basis else sheet.default_basis
             asked = Asked(engine, range, sheet, chosen, wanted, by.value if by else None, _carbon(settings))
             source = FocusSource(
@@ -124,8 +112,10 @@ def export(
     if as_json:
         typer.echo(json.dumps(summary_json(written, asked, format, focus_version.value, output, is_ok)))
     elif target is not None:
-        held = "" if is_ok else "; what is unpriced was held back"
-        typer.echo(f"{output}: {written.rows:,} rows, {plain(written.nano)} {sheet.currency or ''}{held}", err=True)
+        amount = "unpriced" if written.nano is None else f"{plain(written.nano)} {asked.prices.currency or ''}"
+        more = " and what has no price" if written.unpriced and is_ok else ""
+        held = "" if is_ok else "; what has no price was held back"
+        typer.echo(f"{output}: {written.rows:,} rows, {amount}{more}{held}", err=True)
     raise typer.Exit(0 if is_ok else 1)
 
 
@@ -137,21 +127,10 @@ def whole_hours(asked: TimeRange, flag: str) -> TimeRange:
     return TimeRange(start, end)
 
 
-def where_of(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`cohort=a,b` as {"cohort": ["a", "b"]}; the same dimension again adds to it. Raises ValueError."""
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        wanted = [value.strip() for value in values.split(",") if value.strip()]
-        if not equals or not wanted:
-            raise ValueError(f"--where: {text!r} is not written as cohort=json or tenant=a,b")
-        found.setdefault(name.strip(), []).extend(wanted)
-    return found
-
-
 def _carbon(settings: Settings) -> Carbon:
+    """By the figure of each hour's own year."""
     zone, pue = settings.carbon_zone, settings.pue
-    if not zone or zone == "none":
+    if zone == NO_ZONE:
         return lambda uj, at: None
     return lambda uj, at: carbon_grams(uj, zone, at, pue=pue)
 
@@ -184,7 +163,7 @@ def summary_json(
         "currency": asked.prices.currency,
         "basis": asked.basis,
         "rows": written.rows,
-        "cost": plain(written.nano),
+        "cost": None if written.nano is None else plain(written.nano),
         "unpriced": [
             {
                 "sku": use.sku,

@@ -69,10 +69,13 @@ class Asked:
 
 @dataclass
 class Written:
-    """What became of it. nano: sum of the costs that were written; unpriced_lines: of an export by a dimension."""
+    """What became of it. nano: sum of the costs that were written, None where a row of a dimension has none.
+
+    unpriced_lines: of an export by a dimension.
+    """
 
     rows: int = 0
-    nano: int = 0
+    nano: int | None = 0
     unpriced: UnpricedUses = field(default_factory=UnpricedUses)
     unpriced_lines: tuple[str, ...] = ()
     warnings: dict[str, None] = field(default_factory=dict)
@@ -145,7 +148,7 @@ def _cell_rows(asked: Asked, format: Format, source: FocusSource, written: Writt
                 written.unpriced.add(group)
             elif (stale := asked.prices.why_stale(price, asked.range.end)) is not None:
                 written.warnings[stale] = None
-            written.nano += sum(cell.cost_nano or 0 for cell in group)
+            written.nano = (written.nano or 0) + sum(cell.cost_nano or 0 for cell in group)
             if format is not Format.FOCUS:
                 currency = None if price is None else price.currency
                 yield from (cell_row(cell, currency, asked.basis, asked.carbon) for cell in group)
@@ -176,10 +179,10 @@ def by_fields(by: str) -> tuple[Field, ...]:
 def _by_rows(asked: Asked, written: Written) -> Iterator[Row]:
     report = cost_report(asked.engine, asked.range, asked.by or "", asked.prices, asked.basis, where=asked.where)
     written.unpriced_lines = report.unpriced
+    written.nano = report.total.cost_nano
     written.warnings |= dict.fromkeys(report.warnings)
     rest = [] if report.rest is None else [("rest", report.rest)]
     for part, row in [*(("row", row) for row in report.rows), *rest, ("idle", report.idle)]:
-        written.nano += row.cost_nano or 0
         machine_ns = round(report.idle_s * 1e9) if part == "idle" else row.machine_ns
         yield (
             part,

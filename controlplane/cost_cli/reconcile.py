@@ -148,6 +148,8 @@ def _warnings(invoice: Invoice, found: Reconciliation, currency: str | None, sku
             f"on the invoice and not in the ledger: {', '.join(strange)}; the ledger has {', '.join(sorted(skus))}: "
             f"say which is which with --mapping '{strange[0]}=SKU', or leave it out with --mapping '{strange[0]}='"
         )
+    if unpriced := sorted({row.resource for row in found.rows if any(p.cause == "unpriced" for p in row.parts)}):
+        lines.append(f"the price sheet has no price for {', '.join(unpriced)} in some hours: ours is unknown there")
     if dropped:
         lines.append(f"{dropped} lines of the invoice lie outside of the range, in whole or in part")
     if found.left_out:

@@ -52,8 +52,8 @@ class Part(NamedTuple):
 class Difference:
     """One resource in one stretch of the grain. theirs, ours: None where that side has nothing (or no price).
 
-    parts: add up to theirs - ours. *_hours: machine hours. hours_without_windows: hours of the clock in the stretch in
-    which none was recorded.
+    parts: add up to theirs - ours; "unpriced" is named even where nobody billed it. *_hours: machine hours.
+    hours_without_windows: hours of the clock in the stretch in which none was recorded.
     """
 
     start: datetime
@@ -200,7 +200,7 @@ def _difference(
         None if their_hours is None else _decimal(their_hours),
         _decimal(Fraction(ns, NS_PER_HOUR)),
         total_hours - len({hour.hour for hour in hours if hour.ns}),
-        tuple(part for part in parts if part.amount),
+        tuple(part for part in parts if part.amount or part.cause == "unpriced"),
     )
 
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from controlplane.cost_cli.app import cost_app
 from controlplane.cost_cli.export_files import CsvFile, replacing
 from controlplane.decision.plan import Plan
+from controlplane.finops.carbon import carbon_grams
 from controlplane.finops.export_cells import Field
 from controlplane.finops.focus_check import from_text, problems
 from controlplane.finops.focus_fields import fields
@@ -28,6 +29,7 @@ from controlplane.finops.pricing import parse_prices
 from controlplane.store.cost import cost_report
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
+from controlplane.store.price_history import close_hours
 from controlplane.store.time_range import TimeRange
 from controlplane.telemetry import Report, StepCount, TenantUse
 
@@ -212,8 +214,40 @@ def test_by_a_dimension_rows_rest_and_idle_are_the_bill(fill: Callable[..., str]
     assert rows[0]["cost_per_million_tokens"] == reported(url)["rows"][0]["cost_per_million_tokens"]
 
 
+def test_by_a_dimension_a_missing_price_is_no_low_bill(url: str) -> None:
+    done = run(url, "--by", "cohort", "--output", "out.csv", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["cost"], answer["rows"]) == (0, None, 3)
+    assert "gpu-x has no on_demand price on 2026-09-21" in done.stderr
+
+
+def test_grams_of_carbon_are_those_of_a_configured_zone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (without, *_) = csv_rows(run(url, "--output", "-").stdout)
+    monkeypatch.setenv("KADENCE_CARBON_ZONE", "DEU")
+    (row, *_) = csv_rows(run(url, "--output", "-").stdout)
+    expected = carbon_grams(int(Decimal(row["energy_j"]) * 10**6), "DEU", AT)
+    assert (without["carbon_g"], Decimal(row["carbon_g"])) == ("", expected)
+
+
+def test_an_export_can_be_priced_as_hours_were_first_reported(
+    fill: Callable[..., str], sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    url = fill(sqlite_ledger_url, (0, "cpu-2core"))
+    engine = open_database(url)
+    close_hours(engine, parse_prices(PRICES), AT + 7200)
+    engine.dispose()
+    (tmp_path / "prices.yaml").write_text(PRICES.replace("3.6", "7.2"))
+    focus = ("--format", "focus", "--output", "-")
+    found = {
+        which: money(csv_rows(run(url, "--as", which, *focus).stdout), "BilledCost") for which in ("current", "first")
+    }
+    assert found == {"current": Decimal("0.002"), "first": Decimal("0.001")}
+
+
 def test_a_filter_leaves_out_what_it_does_not_name(url: str) -> None:
-    rows = csv_rows(run(url, "--where", "cohort=json", "--where", "sku=cpu-2core,gpu-y", "--output", "-").stdout)
+    rows = csv_rows(
+        run(url, "--where", "cohort=json", "--where", "sku=cpu-2core", "--where", "sku=gpu-y", "--output", "-").stdout
+    )
     work = [row for row in rows if row["direction"] != "idle"]
     assert {(row["cohort"], row["sku"]) for row in work} == {("json", "cpu-2core")}
 
@@ -305,8 +339,8 @@ def test_an_empty_range_is_a_file_with_a_header(url: str) -> None:
         (("--output", "no/such/out.csv"), "--output: there is no folder no/such"),
         (("--output", "."), "--output: . is a folder"),
         (("--output", "-", "--format", "focus", "--by", "cohort"), "--by: FOCUS rows are of one hour"),
-        (("--output", "-", "--where", "cohort"), "--where: 'cohort' is not written as cohort=json"),
-        (("--output", "-", "--where", "colour=red"), "where: 'colour' is none of"),
+        (("--output", "-", "--where", "cohort"), "--where: 'cohort' is not written as DIMENSION=VALUE"),
+        (("--output", "-", "--where", "colour=red"), "--where: 'colour' is none of"),
         (("--output", "-", "--since", "soon"), "--since: 'soon' is neither a duration"),
         (
             ("--output", "-", "--since", "2026-09-21T14:10", "--until", "2026-09-21T14:50"),
