@@ -14,6 +14,7 @@ from workers.lazy_group import LazyGroup
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "control": ("benchmarks.control.command:control", "The controller against simulated traffic: K without a model."),
+    "savings": ("benchmarks.savings:savings", "The savings experiment, where the saving is known."),
     "kernels": ("benchmarks.kernels:kernels", "The fused operations against their definitions and against PyTorch."),
 }
 """Name -> (module:function whose parameters are the options, the line that `--help` shows)."""

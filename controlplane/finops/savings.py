@@ -158,8 +158,8 @@ def saving(
     if n < 3 or not free > 0:
         return Saving(measure, n, 1 - exp(mean), None, None, None, None, 1.0, 0.0, None, None, None)
     t_half = float(stdtrit(free, 1 - alpha / 2)) * spread / n**0.5
-    half = float(half_width(n, spread, alpha, target)) if n >= MIN_PAIRS else None
-    in_all = pairs_to_exclude_zero(mean, spread, alpha, target)
+    half = float(half_width(n, spread, alpha, target, free)) if n >= MIN_PAIRS else None
+    in_all = pairs_to_exclude_zero(mean, spread, alpha, target, n - 1 - round(free))
     missing = None if in_all is None else max(in_all - n, 0)
     return Saving(
         measure=measure,
@@ -169,7 +169,7 @@ def saving(
         high=None if half is None else 1 - exp(mean - half),
         fixed_low=1 - exp(mean + t_half),
         fixed_high=1 - exp(mean - t_half),
-        p=float(p_values(found.estimate, found.spread, EXPECTED)[-1]),
+        p=float(p_values(found.estimate, found.spread, EXPECTED, found.free)[-1]),
         removed=float(found.removed[-1]),
         spread=spread,
         pairs_needed=missing,

@@ -39,6 +39,21 @@ def test_the_price_of_looking_is_about_half_the_width_again() -> None:
     assert float(half_width(60, 1.0, 0.05, 60)) / (1.96 / sqrt(60)) == pytest.approx(1.55, abs=0.01)
 
 
+def test_a_spread_from_few_pairs_makes_a_look_as_rare_as_if_it_were_known() -> None:
+    n, free = 10, 7
+    errors = float(half_width(n, 1.0, 0.05)) * sqrt(n)
+    wider = float(half_width(n, 1.0, 0.05, free=free)) * sqrt(n)
+    assert stats.t.sf(wider, free) == pytest.approx(stats.norm.sf(errors))
+    assert float(half_width(2000, 1.0, 0.05, free=1999)) == pytest.approx(float(half_width(2000, 1.0, 0.05)), rel=0.01)
+
+
+def test_a_p_value_takes_few_pairs_for_few() -> None:
+    mean, spread = np.full(12, 0.9), np.full(12, 1.0)
+    known, estimated = (p_values(mean, spread, 0.3, free)[-1] for free in (None, np.full(12, 8.0)))
+    assert estimated > 2 * known
+    assert p_values(mean, spread, 0.3, np.full(12, 1e9))[-1] == pytest.approx(known, rel=1e-3)
+
+
 def test_the_sequence_is_tightest_beside_a_fixed_interval_at_its_target() -> None:
     n = np.arange(10, 400)
     excess = half_width(n, 1.0, 0.05, 60) * np.sqrt(n)
@@ -77,8 +92,9 @@ def test_a_p_value_is_the_published_ratio() -> None:
 def test_the_pairs_still_needed_are_those_after_which_zero_is_out(effect: float) -> None:
     n = pairs_to_exclude_zero(effect, 0.3, 0.05)
     assert n is not None
-    assert float(half_width(n, 0.3, 0.05)) < effect
-    assert n == MIN_PAIRS or float(half_width(0.98 * n - 1, 0.3, 0.05)) > effect
+    fewer = 0.98 * n - 1
+    assert float(half_width(n, 0.3, 0.05, free=n - 1)) < effect
+    assert n == MIN_PAIRS or float(half_width(fewer, 0.3, 0.05, free=fewer - 1)) > effect
 
 
 def test_an_effect_of_nothing_is_never_found() -> None:
