@@ -71,9 +71,8 @@ def test_what_is_left_out_has_its_default() -> None:
     assert read.speculation.slots == "uniform"
 
 
-def test_an_experiment_comes_with_a_warning_that_it_is_not_run() -> None:
-    warnings = parse_policy(FULL).warnings
-    assert [w.split(":")[0] for w in warnings] == ["experiment"]
+def test_a_full_policy_comes_without_a_warning() -> None:
+    assert parse_policy(FULL).warnings == ()
 
 
 @pytest.mark.parametrize(("tuner", "warned"), [("fixed", True), ("threshold", False), ("goodput", False)])
