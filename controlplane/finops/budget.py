@@ -158,9 +158,12 @@ def money(nano: int) -> str:
 
 
 def dollars(nano: int) -> str:
-    """For a sentence: cents, or four digits of what is less than one."""
+    """For a sentence: cents, or four digits of what is less than a dollar."""
     amount = Decimal(nano) / NANO
-    return f"{amount:.2f}" if amount >= 1 or not nano else f"{amount:.4g}"
+    if amount >= 1 or not nano:
+        return f"{amount:.2f}"
+    digits = f"{Decimal(f'{amount:.4g}'):f}"
+    return f"{amount:.2f}" if len(digits) < len("0.00") else digits
 
 
 def limit_nano(named: NamedBudget) -> int:

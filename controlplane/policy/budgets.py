@@ -114,9 +114,15 @@ def dial_problem(cohort: CohortPolicy) -> str | None:
 
 
 def _dials_nothing(path: str, cohort: CohortPolicy) -> list[str]:
-    if cohort.speculation.tuner == "goodput" and cohort.speculation.objective == "cost":
+    speculation = cohort.speculation
+    if speculation.tuner != "goodput" or speculation.objective == "energy":
+        return []
+    if speculation.objective == "cost":
         return [f"{path}.on_exceeded: dial changes nothing, for {cohort.name!r} pursues cost already"]
-    return []
+    why = (
+        f"where only machine time is paid for, most {speculation.objective} is least cost; reject bounds what is spent"
+    )
+    return [f"{path}.on_exceeded: dial changes little for {cohort.name!r}: {why}"]
 
 
 def _timezone(node: yaml.Node) -> str:

@@ -88,6 +88,11 @@ def test_a_cohorts_own_budget_that_cannot_dial_it_is_refused() -> None:
     assert only_problem(text)[0] == "cohorts[0].budget.on_exceeded"
 
 
-def test_dialling_a_cohort_that_pursues_cost_already_is_a_warning() -> None:
-    text = POLICY.replace("fallback: 0}\n    budget", "fallback: 0, objective: cost}\n    budget")
-    assert [w for w in parse_policy(text).warnings if w.startswith("cohorts[0].budget.on_exceeded")]
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [("cost", ["pursues cost already"]), ("throughput", ["is least cost"]), ("energy", [])],
+)
+def test_dialling_a_cohort_that_wants_the_same_k_anyway_is_a_warning(objective: str, says: list[str]) -> None:
+    text = POLICY.replace("fallback: 0}\n    budget", f"fallback: 0, objective: {objective}}}\n    budget")
+    warnings = [w for w in parse_policy(text).warnings if w.startswith("cohorts[0].budget.on_exceeded")]
+    assert [part for warning, part in zip(warnings, says, strict=True) if part in warning] == says

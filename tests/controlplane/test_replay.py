@@ -88,10 +88,12 @@ def live(
     staged: str | None = None,
     abort_at: int | None = None,
     experiment: bool = False,
+    dialled: bool = False,
 ) -> None:
     """A controller on that ledger for a while: two policies, a kill switch, a drafter that changes.
 
     Its windows come in any order. staged: the unit of a rollout that is begun after 5 s, without the other policy.
+    dialled: a budget of `code` is exceeded from 20 s to 60 s.
     """
     rng, journal = random.Random(3), SqlJournal(open_database(url))
     steps = 20 if staged is None or abort_at else 200  # a promotion needs little noise
@@ -111,6 +113,8 @@ def live(
             controller.set_kill_switch(mode, by="ann", why="drill", now=now - 0.01)  # type: ignore[arg-type]
         if i == 3:
             controller.set_rates(Rates(per_second=0.0005, per_joule=1e-7))
+        if dialled and i in (20, 60):
+            controller.set_rates(Rates(0.0005, 1e-7, ("code",) if i == 20 else ()))
         if staged and i == 5:
             changed = parse_policy(policy.text.replace("start: 2", "start: 4").replace("hold: 2s", "hold: 1s"))
             order = StageOrder(0.5, staged, min_windows=30, max_s=900)  # type: ignore[arg-type]
@@ -150,6 +154,17 @@ def test_a_journal_replays_to_the_decisions_on_record(
     assert compare(stored, replayed) == []
     assert len({row.new_k for row in stored}) > 2
     assert {"policy_applied", "kill_switch"} & {row.reason for row in stored}
+
+
+def test_a_journal_of_a_cohort_that_was_dialled_to_cost_replays_too(
+    sqlite_ledger_url: str, make_worker_window: Make
+) -> None:
+    live(sqlite_ledger_url, make_worker_window, "goodput, objective: energy", seconds=80, dialled=True)
+    stored, replayed = again(sqlite_ledger_url)
+    assert compare(stored, replayed) == []
+    said = [(row.at - AT, "(cost instead of energy: a budget is exceeded)" in row.sentence) for row in stored]
+    assert {is_dialled for at, is_dialled in said if not 20 <= at < 60.5} == {False}
+    assert any(is_dialled for at, is_dialled in said if 20 <= at < 60.5)
 
 
 @pytest.mark.parametrize(
