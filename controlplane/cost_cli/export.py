@@ -105,6 +105,8 @@ def export(
         stop(one_line(error), 1)
     except ValueError as error:
         stop(str(error), 2)
+    except BrokenPipeError:
+        raise  # whoever reads standard output has seen enough
     except OSError as error:
         stop(f"--output: cannot write {output}: {error.strerror or error}", 1)
     is_ok = format is not Format.FOCUS or not written.unpriced

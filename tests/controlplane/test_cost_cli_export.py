@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from controlplane.cost_cli.app import cost_app
@@ -29,6 +30,7 @@ from controlplane.finops.pricing import parse_prices
 from controlplane.store.cost import cost_report
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
+from controlplane.store.models import PolicyRevision
 from controlplane.store.price_history import close_hours
 from controlplane.store.time_range import TimeRange
 from controlplane.telemetry import Report, StepCount, TenantUse
@@ -191,7 +193,7 @@ def test_csv_json_and_parquet_hold_the_same_rows(url: str, tmp_path: Path) -> No
     )
 
 
-def test_the_sum_of_a_file_is_the_bill_of_the_report_on_either_database(
+def test_5_the_sum_of_a_file_is_the_bill_of_the_report_on_either_database(
     ledger_url: str, fill: Callable[..., str], tmp_path: Path
 ) -> None:
     """Others show a price on one page and none, or another, on the next."""
@@ -242,6 +244,21 @@ def test_an_export_can_be_priced_as_hours_were_first_reported(
         which: money(csv_rows(run(url, "--as", which, *focus).stdout), "BilledCost") for which in ("current", "first")
     }
     assert found == {"current": Decimal("0.002"), "first": Decimal("0.001")}
+
+
+def test_rows_name_the_policies_of_their_hour(fill: Callable[..., str], sqlite_ledger_url: str) -> None:
+    url = fill(sqlite_ledger_url, (0, "cpu-2core"), (1, "cpu-2core"))
+    engine = open_database(url)
+    with engine.begin() as connection:
+        for at, revision in ((AT - 60, "r1"), (AT + 3700, "r2")):
+            values = {"revision": revision, "applied_at": at, "applied_by": "me", "why": "", "text": "version: 1"}
+            connection.execute(sa.insert(PolicyRevision), values)
+    engine.dispose()
+    rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
+    assert {(row["ChargePeriodStart"][11:13], row["x_PolicyVersion"]) for row in rows} == {
+        ("14", "r1"),
+        ("15", "r1+r2"),
+    }
 
 
 def test_a_filter_leaves_out_what_it_does_not_name(url: str) -> None:
@@ -360,51 +377,55 @@ def test_a_folder_that_may_not_be_written_to_is_one_line(url: str, tmp_path: Pat
     assert "--output: cannot write /proc/out.csv" in done.stderr
 
 
-class TestSymptoms:
-    """Complaints about other tools (research/finops.md 1.5) that an export could repeat."""
+# Complaints about other tools, by their number in the list that the ledger was planned against, named by the symptom.
 
-    def test_a_self_hosted_model_is_not_exported_at_zero(self, url: str) -> None:
-        rows = csv_rows(run(url, "--output", "-").stdout)
-        assert all(Decimal(row["cost"]) > 0 for row in rows if row["cost"] and Decimal(row["machine_s"]) > 0)
-        assert "gpu-x" not in run(url, "--format", "focus", "--output", "-").stdout
 
-    def test_a_machine_whose_name_resembles_a_priced_one_is_not_given_its_price(
-        self, fill: Callable[..., str], sqlite_ledger_url: str
-    ) -> None:
-        done = run(fill(sqlite_ledger_url, (0, "cpu-2cores")), "--format", "focus", "--output", "-")
-        assert (done.exit_code, csv_rows(done.stdout)) == (1, [])
+def test_3_4_a_self_hosted_model_is_not_exported_at_zero(url: str) -> None:
+    rows = csv_rows(run(url, "--output", "-").stdout)
+    assert all(Decimal(row["cost"]) > 0 for row in rows if row["cost"] and Decimal(row["machine_s"]) > 0)
+    assert "gpu-x" not in run(url, "--format", "focus", "--output", "-").stdout
 
-    def test_a_price_of_zero_is_a_cost_of_zero_and_not_unpriced(self, url: str, tmp_path: Path) -> None:
-        (tmp_path / "prices.yaml").write_text(PRICES.replace("3.6", "0"))
-        done = run(url, "--format", "focus", "--where", "sku=cpu-2core", "--output", "-")
-        assert (done.exit_code, money(csv_rows(done.stdout), "BilledCost")) == (0, 0)
 
-    def test_a_later_sheet_prices_history_again_by_its_dates(self, url: str, tmp_path: Path) -> None:
-        """3.6 until 15:00, twice that from then on."""
-        old = PRICES.replace(
-            "effective_from: 2026-01-01", "effective_from: 2026-01-01, effective_to: 2026-09-21T15:00", 1
-        )
-        (tmp_path / "prices.yaml").write_text(
-            old + "  - {sku: cpu-2core, basis: on_demand, currency: EUR, per_hour: 7.2, source: test,\n"
-            "     as_of: 2026-09-01, effective_from: 2026-09-21T15:00}\n"
-        )
-        rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
-        by_hour = {h: money([r for r in rows if r["ChargePeriodStart"] == h], "BilledCost") for h in
-                   ("2026-09-21T14:00:00Z", "2026-09-21T15:00:00Z")}  # fmt: skip
-        assert list(by_hour.values()) == [Decimal("0.001"), Decimal("0.002")]
+def test_22_an_unknown_machine_is_not_exported_at_the_price_of_one_named_alike(
+    fill: Callable[..., str], sqlite_ledger_url: str
+) -> None:
+    done = run(fill(sqlite_ledger_url, (0, "cpu-2cores")), "--format", "focus", "--output", "-")
+    assert (done.exit_code, csv_rows(done.stdout)) == (1, [])
 
-    def test_a_machine_hour_is_never_a_multiple_of_its_price(self, url: str) -> None:
-        rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
-        seconds = money(rows, "x_MachineSeconds")
-        assert money(rows, "BilledCost") == seconds * Decimal("3.6") / 3600
 
-    def test_token_buckets_do_not_overlap_and_add_up_to_the_report(self, url: str) -> None:
-        rows = csv_rows(run(url, "--output", "-").stdout)
-        counted = {d: sum(int(r["tokens"]) for r in rows if r["direction"] == d) for d in ("input", "output", "idle")}
-        total = reported(url)["total"]
-        assert counted == {"input": total["input_tokens"], "output": total["emitted_tokens"], "idle": 0}
+def test_13_a_price_of_zero_exports_a_cost_of_zero_and_no_other_price(url: str, tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text(PRICES.replace("3.6", "0"))
+    done = run(url, "--format", "focus", "--where", "sku=cpu-2core", "--output", "-")
+    assert (done.exit_code, money(csv_rows(done.stdout), "BilledCost")) == (0, 0)
 
-    def test_idle_time_is_a_row_and_not_hidden_in_the_work(self, url: str) -> None:
-        rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
-        assert {row["x_IdleShare"] for row in rows} == {"0.600000000"}
-        assert money([row for row in rows if row["SkuMeter"] == "Idle Hours"], "BilledCost") == Decimal("0.0012")
+
+def test_14_a_price_change_by_date_reaches_the_history_that_is_exported(url: str, tmp_path: Path) -> None:
+    """3.6 until 15:00, twice that from then on."""
+    old = PRICES.replace("effective_from: 2026-01-01", "effective_from: 2026-01-01, effective_to: 2026-09-21T15:00", 1)
+    (tmp_path / "prices.yaml").write_text(
+        old + "  - {sku: cpu-2core, basis: on_demand, currency: EUR, per_hour: 7.2, source: test,\n"
+        "     as_of: 2026-09-01, effective_from: 2026-09-21T15:00}\n"
+    )
+    rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
+    by_hour = {h: money([r for r in rows if r["ChargePeriodStart"] == h], "BilledCost") for h in
+               ("2026-09-21T14:00:00Z", "2026-09-21T15:00:00Z")}  # fmt: skip
+    assert list(by_hour.values()) == [Decimal("0.001"), Decimal("0.002")]
+
+
+def test_18_a_machine_hour_is_never_exported_at_a_multiple_of_its_price(url: str) -> None:
+    rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
+    seconds = money(rows, "x_MachineSeconds")
+    assert money(rows, "BilledCost") == seconds * Decimal("3.6") / 3600
+
+
+def test_12_exported_token_buckets_do_not_overlap_and_add_up_to_the_report(url: str) -> None:
+    rows = csv_rows(run(url, "--output", "-").stdout)
+    counted = {d: sum(int(r["tokens"]) for r in rows if r["direction"] == d) for d in ("input", "output", "idle")}
+    total = reported(url)["total"]
+    assert counted == {"input": total["input_tokens"], "output": total["emitted_tokens"], "idle": 0}
+
+
+def test_16_usage_and_allocation_differ_in_an_export_by_the_idle_rows(url: str) -> None:
+    rows = csv_rows(run(url, "--format", "focus", "--output", "-").stdout)
+    assert {row["x_IdleShare"] for row in rows} == {"0.600000000"}
+    assert money([row for row in rows if row["SkuMeter"] == "Idle Hours"], "BilledCost") == Decimal("0.0012")
