@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -47,6 +48,17 @@ def _domain(domain: str, path: Path) -> Iterable[Prompt]:
         for subject, template in product(written["subjects"], written[key]):
             parts = subject if isinstance(subject, dict) else {"subject": subject}
             yield Prompt(domain, template.format(**parts), held_out)
+
+
+def limited(prompts: Iterable[Prompt], most: int) -> tuple[Prompt, ...]:
+    """The first `most` of each domain and split; all of them for 0."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    kept = []
+    for prompt in prompts:
+        counts[prompt.domain, prompt.held_out] += 1
+        if not most or counts[prompt.domain, prompt.held_out] <= most:
+            kept.append(prompt)
+    return tuple(kept)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:

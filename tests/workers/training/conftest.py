@@ -73,7 +73,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     lengths = [LENGTH - i % 5 for i in range(ANSWERS)]
     answers = []
     for i, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-        question = Question("all", i % 4 == 0, tuple(text[:PROMPT]), 0.0, 0, LENGTH - PROMPT)
+        question = Question("cycle", i % 4 == 0, tuple(text[:PROMPT]), 0.0, 0, LENGTH - PROMPT)
         answers.append(Answer(f"{i}", question, tuple(text[PROMPT:length])))
     features = store_features(tmp_path_factory.mktemp("features"), answers, model, LAYERS)
     return Lesson(model, answers, features, Teacher.of(model, draft_vocabulary(answers, 24, VOCAB)), lengths)
