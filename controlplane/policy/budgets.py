@@ -170,5 +170,5 @@ def _variable(node: yaml.Node) -> str:
     text = nodes.scalar(node)
     if not _VARIABLE.fullmatch(text):
         # It may be the secret itself, so it is not repeated.
-        raise ValueError("must be the name of an environment variable, such as KADENCE_WEBHOOK_SECRET, not the secret")
+        raise ValueError("must be the name of an environment variable, such as BUDGET_HOOK_SECRET, not the secret")
     return text
