@@ -69,8 +69,8 @@ def cost_reports(
         used = list(groups(connection, found.pieces, by, wanted))
     asked = Asked(range.end, by, idle, bool(wanted))
     if not bases:
-        used_by = {(found.pieces[machine.piece].hour * HOUR_S, machine.sku) for machine in found.machines}
-        priced = [b for b in BASES if any(sheet.price_at(sku, b, at) is not None for at, sku in used_by)]
+        at = {(found.pieces[i].hour * HOUR_S, sku) for i, sku in found.machine_ns}
+        priced = [each for each in BASES if any(sheet.price_at(sku, each, when) is not None for when, sku in at)]
         bases = priced or [sheet.default_basis]
     return {basis: report_of(found, used, sheet, basis, asked) for basis in bases}
 

@@ -44,7 +44,7 @@ def prices_of(found: Pieces, prices: Prices, basis: str, end: float) -> Priced:
     per_hour: dict[tuple[int, str], int | None] = {}
     unpriced: dict[str, None] = {}
     warnings: dict[str, None] = {}
-    for i, sku in sorted({(machine.piece, machine.sku) for machine in found.machines}):
+    for i, sku in sorted(found.machine_ns):
         price = prices.price_at(sku, basis, found.pieces[i].hour * HOUR_S)
         per_hour[i, sku] = None if price is None else price.per_hour_nano
         if price is None:
@@ -57,9 +57,10 @@ def prices_of(found: Pieces, prices: Prices, basis: str, end: float) -> Priced:
 def bill_of(found: Pieces, priced: Priced) -> int:
     """Nano-units of all machine time that has a price."""
     total = 0
-    for machine in found.machines:
-        per_hour = priced.per_hour[machine.piece, machine.sku]
-        total += 0 if per_hour is None else cost_of_time(machine.ns, per_hour)
+    for key, hours in found.machine_ns.items():
+        per_hour = priced.per_hour[key]
+        if per_hour is not None:
+            total += sum(cost_of_time(ns, per_hour) for ns in hours)
     return total
 
 
@@ -84,7 +85,13 @@ def report_of(found: Pieces, groups: Iterable[Group], prices: Prices, basis: str
         for i, (claim, share) in enumerate(zip(claims, shares, strict=True))
     ]
     if asked.by in OF_MACHINES:
-        rows = [_with_own_idle(row, claim, pools) for row, claim in zip(rows, claims, strict=True)]
+        own: dict[str, list[Idle]] = {}
+        for pool in pools:
+            own.setdefault(pool.key, []).append(pool)
+        rows = [
+            _with_own_idle(row, claim, own.get(claim.key, []) if claim.is_taken else [])
+            for row, claim in zip(rows, claims, strict=True)
+        ]
     inside = [row for row, claim in zip(rows, claims, strict=True) if claim.is_taken]
     outside = [row for row, claim in zip(rows, claims, strict=True) if not claim.is_taken]
     idle_ns = sum(pool.ns for pool in (*pools, idle_of_rest))
@@ -102,7 +109,7 @@ def report_of(found: Pieces, groups: Iterable[Group], prices: Prices, basis: str
         total=total,
         currency=prices.currency,
         basis=basis,
-        machine_s=sum(machine.ns for machine in found.machines) / NS_PER_S,
+        machine_s=sum(map(sum, found.machine_ns.values())) / NS_PER_S,
         unpriced=priced.unpriced,
         warnings=(*priced.warnings, *found.warnings),
         idle_s=idle_ns / NS_PER_S,
@@ -167,9 +174,8 @@ def _row(claim: Claim, of_work: Sequence[int], share: Share, of_idle: int, *, is
     )
 
 
-def _with_own_idle(row: CostRow, claim: Claim, pools: Sequence[Idle]) -> CostRow:
+def _with_own_idle(row: CostRow, claim: Claim, own: Sequence[Idle]) -> CostRow:
     """With the idle time that has this value of the dimension; nothing outside of the filter."""
-    own = [pool for pool in pools if claim.is_taken and pool.key == claim.key]
     sources = {source for pool in own for source in pool.sources}
     return replace(row, idle_ns=sum(pool.ns for pool in own), energy_source=_sources({*claim.sources, *sources}))
 

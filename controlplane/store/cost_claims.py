@@ -106,12 +106,13 @@ def shares_of_idle(
     for pool in pools:
         whole = Share(pool.money.exact, pool.money.unpriced_ns, pool.uj)
         if stays_at_home:
-            parts = [whole if i == at_home[pool.key] else Share() for i in range(len(claims))]
-        else:
-            busy = [claim.ns_of.get(pool.sku, 0) for claim in claims]
-            weights = busy if any(busy) else [sum(claim.ns_of.values()) for claim in claims]
-            active = [claim.uj_of.get(pool.sku, 0) for claim in claims]
-            parts = _spread(whole, weights, active if any(active) else weights)
+            i = at_home[pool.key]
+            shares[i] = shares[i].plus(whole)
+            continue
+        busy = [claim.ns_of.get(pool.sku, 0) for claim in claims]
+        weights = busy if any(busy) else [sum(claim.ns_of.values()) for claim in claims]
+        active = [claim.uj_of.get(pool.sku, 0) for claim in claims]
+        parts = _spread(whole, weights, active if any(active) else weights)
         shares = [share.plus(part) for share, part in zip(shares, parts, strict=True)]
     return shares
 

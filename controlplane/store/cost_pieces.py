@@ -7,7 +7,7 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, floor
 from typing import Any, Literal, NamedTuple
@@ -37,18 +37,13 @@ class Piece(NamedTuple):
         return int(self.start // HOUR_S)
 
 
-class MachineTime(NamedTuple):
-    """Machine time of one sku in one hour, or in the part of it that a piece has: what is billed, and rounded, once."""
-
-    piece: int
-    hour: int
-    sku: str
-    ns: int
-
-
 class Pieces(NamedTuple):
+    """A range in pieces. machine_ns: by piece (its place) and sku, the machine time of each hour, or of the part of it
+    that the piece has: what is billed, and rounded, once.
+    """
+
     pieces: tuple[Piece, ...]
-    machines: tuple[MachineTime, ...]
+    machine_ns: Mapping[tuple[int, str], Sequence[int]]
     warnings: tuple[str, ...]
 
 
@@ -58,20 +53,23 @@ def find_pieces(
     """The range in pieces, with the machine time of each. by_hours: days are too coarse for what is asked."""
     first, last = floor(range.start / HOUR_S), ceil(range.end / HOUR_S)
     found = sa.select(MachineHour.hour, MachineHour.sku, MachineHour.ns, MachineHour.windows)
-    hours = connection.execute(found.where(MachineHour.hour >= first, MachineHour.hour < last)).all()
+    within = found.where(MachineHour.hour >= first, MachineHour.hour < last).order_by(MachineHour.hour, MachineHour.sku)
+    hours = [(hour, sku, ns, windows) for hour, sku, ns, windows in connection.execute(within)]
     if not hours:
-        return Pieces((), (), ())
-    (begin, finish), partial, warnings = _edges(connection, range, _counted(hours))
-    begin, finish = max(begin, min(hours)[0]), min(finish, max(hours)[0] + 1)
+        return Pieces((), {}, ())
+    (begin, finish), partial, warnings = _edges(connection, range, _counted(hours, (first, last - 1)))
+    begin, finish = max(begin, hours[0][0]), min(finish, hours[-1][0] + 1)
     changes = price_changes(sheet, bases, {sku for _, sku, *_ in hours}, range)
     pieces = [*_days_and_hours(begin, finish, changes, by_hours=by_hours), *partial]
-    machines: list[MachineTime] = []
+    machine_ns: dict[tuple[int, str], list[int]] = {}
     place = {hour: i for i, piece in enumerate(pieces) if piece.source != "window" for hour in _hours_of(piece)}
-    machines += (MachineTime(place[hour], hour, sku, ns) for hour, sku, ns, _ in hours if hour in place)
+    for hour, sku, ns, _ in hours:
+        if hour in place:
+            machine_ns.setdefault((place[hour], sku), []).append(ns)
     for i, piece in enumerate(pieces):
         if piece.source == "window":
-            machines += (MachineTime(i, piece.hour, sku, ns) for sku, ns in _raw_time(connection, piece))
-    return Pieces(tuple(pieces), tuple(machines), tuple(warnings))
+            machine_ns |= {(i, sku): [ns] for sku, ns in _raw_time(connection, piece)}
+    return Pieces(tuple(pieces), machine_ns, tuple(warnings))
 
 
 def price_changes(sheet: Prices, bases: Collection[str], skus: Collection[str], range: TimeRange) -> list[int]:
@@ -89,10 +87,12 @@ def price_changes(sheet: Prices, bases: Collection[str], skus: Collection[str], 
     return sorted(set(changes))
 
 
-def _counted(hours: Iterable[Sequence[Any]]) -> dict[int, int]:
-    counted: dict[int, int] = {}
+def _counted(hours: Iterable[Sequence[Any]], wanted: Collection[int]) -> dict[int, int]:
+    """Windows that the bill has of these hours."""
+    counted = dict.fromkeys(wanted, 0)
     for hour, _, _, windows in hours:
-        counted[hour] = counted.get(hour, 0) + windows
+        if hour in counted:
+            counted[hour] += windows
     return counted
 
 

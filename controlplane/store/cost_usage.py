@@ -77,7 +77,9 @@ def _group_query(source: Any, by: str, where: Filter) -> sa.Select[Any]:
     column = source["hour"] // HOURS_PER_DAY if by == "day" and "day" not in source else source[by]
     key = (column, _taken(source, where), source["sku"], source["direction"], source["energy_source"])
     labelled = [each.label(f"key_{i}") for i, each in enumerate(key)]
-    by_position: list[sa.ColumnElement[Any]] = [sa.literal_column(f"key_{i}") for i in range(len(key))]
+    by_position: list[sa.ColumnElement[Any]] = [
+        sa.literal_column(f"key_{i}") for i in range(len(key)) if i != 1 or where
+    ]
     return (
         sa.select(*labelled, *(sa.func.sum(source[name]) for name in Amounts._fields))
         .where(*source["within"])

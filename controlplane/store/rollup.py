@@ -7,6 +7,7 @@ nothing and a late window re-opens its hour. A rollup is the sum of what its win
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -40,7 +41,13 @@ class Amounts(NamedTuple):
     requests: int = 0
 
     def plus(self, other: Amounts) -> Amounts:
-        return Amounts._make(b if a is None else a if b is None else a + b for a, b in zip(self, other, strict=True))
+        ns, wasted_ns, uj, wasted_uj, *counts = self
+        ns_more, wasted_more, uj_more, wasted_uj_more, *more = other
+        if uj is None:
+            uj, wasted_uj = uj_more, wasted_uj_more
+        elif uj_more is not None:
+            uj, wasted_uj = uj + uj_more, (wasted_uj or 0) + (wasted_uj_more or 0)
+        return Amounts(ns + ns_more, wasted_ns + wasted_more, uj, wasted_uj, *map(add, counts, more))
 
 
 class Part(NamedTuple):
