@@ -83,7 +83,7 @@ def status(url: Url = DEFAULT_URL, admin_key: AdminKey = None, as_json: AsJson =
         typer.echo("no experiment; start one: kadence experiment start")
         return
     typer.echo(f"{found['id']}: {found['state']}, {found['done']} of {found['pairs']} pairs complete")
-    typer.echo(f"by {found['by']}: {found['why']}")
+    typer.echo(f"by {found['by']}: {found['why'] or '-'}")
     if found["sentence"]:
         typer.echo(found["sentence"])
     if found["under_way"]:
@@ -148,7 +148,7 @@ def report_lines(found: Report) -> list[str]:
 
     run = found.run
     lines = [
-        f"{run.id} by {run.spec.unit}, {run.state}, since {iso(run.started_at)}, by {run.by}: {run.why}",
+        f"{run.id} by {run.spec.unit}, {run.state}, since {iso(run.started_at)}, by {run.by}: {run.why or '-'}",
         "",
         found.headline,
     ]
@@ -160,10 +160,12 @@ def report_lines(found: Report) -> list[str]:
             lines.append(f"  {measure:<9} unknown: it was not measured in any pair")
             continue
         interval = "no interval yet" if saved.low is None else f"{saved.low:+.1%} to {saved.high:+.1%}"
-        lines.append(f"  {measure:<9} {saved.share:+.1%}   {interval}   {saved.pairs} pairs, p {saved.p:.3g}")
+        lines.append(f"  {measure:<9} {saved.share:+.1%}   {interval}   {_count(saved.pairs)}, p {saved.p:.3g}")
     capacity = found.savings["capacity"]
     if capacity.removed:
         lines.append(f"  offered load explained {capacity.removed:.0%} of the variance between pairs")
+    if capacity.left_out:
+        lines.append(f"  not adjusted for {' and '.join(capacity.left_out)}: the arms differ in it by more than chance")
     lines.append(f"  {_still_needed(found)}")
     lines += ["", "guardrails", *(f"  {rail.sentence}" for rail in found.guardrails)]
     if found.length_distance is not None:
@@ -171,7 +173,7 @@ def report_lines(found: Report) -> list[str]:
     lines += ["", "checks", *(f"  {check.sentence}" for check in found.checks)]
     lines += ["", *_month(found)]
     if found.refused:
-        lines += ["", f"{len(found.refused)} pairs are not counted"]
+        lines += ["", f"not counted: {_count(len(found.refused))}"]
         lines += [f"  pair {each.pair}: {each.reason}" for each in found.refused]
     return [*lines, "", "what this does not say", *(f"  - {line}" for line in found.not_said)]
 
@@ -180,10 +182,16 @@ def _still_needed(found: Report) -> str:
     capacity = found.savings["capacity"]
     if capacity.is_clear:
         return "no more pairs are needed to tell it from 0"
+    if capacity.spread is None:
+        return "how many more pairs it takes is said from the third on"
     if capacity.pairs_needed is None or capacity.seconds_needed is None:
         return "no number of pairs within reach tells it from 0 as it stands"
     days = capacity.seconds_needed / 86_400
     return f"about {capacity.pairs_needed} more pairs, {days:.1f} days, until 0 is left out, if it goes on like this"
+
+
+def _count(pairs: int) -> str:
+    return "1 pair" if pairs == 1 else f"{pairs} pairs"
 
 
 def _month(found: Report) -> list[str]:

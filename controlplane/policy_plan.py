@@ -19,6 +19,7 @@ from controlplane.comparison import Interval
 from controlplane.controller import Controller
 from controlplane.decision.decide import DecisionState
 from controlplane.decision.latency import uniform_seconds
+from controlplane.experiment import is_holdout
 from controlplane.policy import Policy
 from controlplane.replay import KeptDecisions
 from controlplane.store.recorded import RecordedTick
@@ -110,7 +111,7 @@ def walk(controllers: Iterable[Iterable[RecordedTick]], new: Policy, goes_to: Ma
                 # One that starts anew knows nothing, as after a restart: its first minute is learning.
                 controller = Controller(new, KeptDecisions(), epoch=tick.epoch)
             outcome.ticks += 1
-            windows = [_renamed(window, goes_to) for window in tick.windows]
+            windows = [_renamed(window, goes_to) for window in tick.windows if not is_holdout(window.id.worker)]
             plan = controller.plan
             for window in windows:
                 controller.observe(Report(window))

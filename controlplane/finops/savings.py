@@ -13,13 +13,13 @@ offered, never for what the treatment changes. Formula and checks: docs/savings.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, exp, log
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from controlplane.finops.confidence_sequence import (
     MIN_PAIRS,
@@ -43,6 +43,8 @@ WHAT: Mapping[Measure, str] = {
 ALPHA = 0.05
 EXPECTED = 0.05
 """Size of a log-ratio for which the sequential test is tuned: 5 %."""
+MOVED = 0.05
+"""P below which the arms were not offered the same: a covariate that the treatment moves is none."""
 LENGTH_BOUNDS: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper bounds of the histogram of completion tokens; one overflow bucket follows."""
 
@@ -109,7 +111,8 @@ class Saving:
     MIN_PAIRS. fixed_low, fixed_high: of the t interval, valid for one look that was planned beforehand. is_clear: low
     and high leave 0 out. p: always valid. removed: share of the variance that offered load explained. spread: standard
     deviation of d in a pair. pairs_needed, seconds_needed: more of them until 0 is left out, if all goes on like this;
-    None where that is not in sight.
+    None where that is not in sight. covariates: what was adjusted for; left_out: what was not, because it differs
+    between the arms by more than chance, as arrivals do where clients wait for an answer before they ask again.
     """
 
     measure: Measure
@@ -124,7 +127,8 @@ class Saving:
     spread: float | None
     pairs_needed: int | None
     seconds_needed: float | None
-    covariates: tuple[str, ...] = field(default=())
+    covariates: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_clear(self) -> bool:
@@ -152,8 +156,10 @@ def saving(
     if not used:
         return Saving(measure, 0, None, None, None, None, None, 1.0, 0.0, None, None, None)
     differences = np.array([d for _, d in used])
-    x = np.array([_offered(pair) for pair, _ in used]) if adjust else None
-    found, n = adjusted(differences, x), len(used)
+    x = np.array([offered(pair) for pair, _ in used])
+    is_moved = [bool(shift_p(x[:, i]) < MOVED) for i in range(len(COVARIATES))]
+    kept = [i for i, moved in enumerate(is_moved) if adjust and not moved]
+    found, n = adjusted(differences, x[:, kept] if kept else None), len(used)
     mean, spread, free = (float(each[-1]) for each in (found.estimate, found.spread, found.free))
     if n < 3 or not free > 0:
         return Saving(measure, n, 1 - exp(mean), None, None, None, None, 1.0, 0.0, None, None, None)
@@ -174,17 +180,25 @@ def saving(
         spread=spread,
         pairs_needed=missing,
         seconds_needed=None if missing is None else ceil(missing * pair_every_s),
-        covariates=COVARIATES if adjust and found.removed[-1] > 0 else (),
+        covariates=tuple(COVARIATES[i] for i in kept) if found.removed[-1] > 0 else (),
+        left_out=tuple(COVARIATES[i] for i, moved in enumerate(is_moved) if adjust and moved),
     )
 
 
-def _offered(pair: Pair) -> tuple[float, float]:
+def offered(pair: Pair) -> tuple[float, float]:
     """Log-ratios of what was offered in the two windows: requests a worker-second, and prompt tokens a request."""
     ours, theirs = pair.treatment, pair.control
     arrivals = _log_ratio(ours.arrivals, ours.seconds_ns) - _log_ratio(theirs.arrivals, theirs.seconds_ns)
     prompts = _log_ratio(ours.prompt_tokens, ours.arrivals) - _log_ratio(theirs.prompt_tokens, theirs.arrivals)
     usable = all(s.arrivals and s.prompt_tokens and s.seconds_ns for s in (ours, theirs))
     return (arrivals, prompts) if usable else (0.0, 0.0)
+
+
+def shift_p(values: npt.ArrayLike) -> float:
+    """Two-sided p of the t test that these have mean 0; 1 where they do not vary or are too few."""
+    x = np.asarray(values, dtype=np.float64)
+    spread = float(x.std(ddof=1)) if len(x) > 2 else 0.0
+    return 2 * float(stdtr(len(x) - 1, -abs(float(x.mean())) * len(x) ** 0.5 / spread)) if spread > 0 else 1.0
 
 
 def _log_ratio(a: float, b: float) -> float:

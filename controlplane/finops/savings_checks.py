@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from controlplane.finops.savings import ALPHA, Floats, Pair, Sums
+from controlplane.finops.savings import ALPHA, Floats, Pair, Sums, offered, shift_p
 from controlplane.telemetry import LATENCY_BOUNDS_S, LatencyHistogram
 
 Verdict = Literal["kept", "broken", "unclear"]
@@ -85,9 +85,10 @@ def guardrails(pairs: Sequence[Pair]) -> tuple[Guardrail, ...]:
 
 
 def drift_checks(pairs: Sequence[Pair]) -> tuple[DriftCheck, ...]:
-    """Order, carry-over and trend, of the capacity saving."""
+    """Order, carry-over and trend of the capacity saving, and whether both arms were offered the same."""
     used = [(pair, d) for pair in pairs if (d := pair.log_ratio("capacity")) is not None]
-    return _order(used), _carry_over([pair for pair, _ in used]), _trend(np.array([d for _, d in used]))
+    counted = [pair for pair, _ in used]
+    return _order(used), _carry_over(counted), _trend(np.array([d for _, d in used])), _load(counted)
 
 
 def quantile(histogram: LatencyHistogram, share: float) -> float | None:
@@ -172,7 +173,7 @@ def _order(used: Sequence[tuple[Pair, float]]) -> DriftCheck:
 def _carry_over(pairs: Sequence[Pair]) -> DriftCheck:
     """Whether the first halves of the measured windows say something else than the second halves."""
     changes = [c for pair in pairs if (c := _halves(pair)) is not None]
-    p, mean = _one_sample(np.array(changes))
+    p, mean = (shift_p(changes), float(np.mean(changes))) if len(changes) >= LEAST_PAIRS else (None, None)
     if p is None:
         return DriftCheck("carry-over", None, None, "carry-over: too few pairs with both halves")
     hint = "the windows' beginning differs from their end; lengthen burn_in" if p < DOUBT else "none seen"
@@ -202,12 +203,19 @@ def _trend(d: Floats) -> DriftCheck:
     return DriftCheck("trend", slope, p, f"trend over the pairs: {hint} (p {p:.3f})")
 
 
-def _one_sample(d: Floats) -> tuple[float | None, float | None]:
-    n = len(d)
-    if n < LEAST_PAIRS or not d.std(ddof=1):
-        return None, None
-    mean = float(d.mean())
-    return _two_sided(mean / (float(d.std(ddof=1)) / n**0.5), n - 1), mean
+def _load(pairs: Sequence[Pair]) -> DriftCheck:
+    """Whether speculation moved the arrivals: then they are no offered load."""
+    if len(pairs) < LEAST_PAIRS:
+        return DriftCheck("offered load", None, None, "offered load: too few pairs")
+    arrivals = np.array([offered(pair)[0] for pair in pairs])
+    p, mean = shift_p(arrivals), float(arrivals.mean())
+    hint = "the same in both arms"
+    if p < DOUBT:
+        hint = (
+            f"{np.expm1(mean):+.1%} arrivals with speculation; clients wait for answers before they ask again, or are "
+            "refused, so each arm is measured at the load that it drew, and is not adjusted for it"
+        )
+    return DriftCheck("offered load", mean, p, f"offered load: {hint} (p {p:.3f})")
 
 
 def _two_sided(t: float, free: float) -> float:
