@@ -103,6 +103,15 @@ def test_an_exceeded_budget_refuses_and_says_so_in_the_state_of_the_controller(s
     assert [(s.standing, s.rejections) for s in counts.budgets] == [("exceeded", 1)]
 
 
+def test_a_restarted_controller_refuses_from_its_first_answer_on(settings: Settings, used: Any) -> None:
+    async def spend(actor: ControllerActor) -> None:
+        await actor.report([used(1, 11)])
+
+    run(settings, spend)
+    answer: Answer = run(settings, lambda actor: actor.budget_admit("e", Ask("r", "default", None, 5, 10)))
+    assert answer.refusal is not None
+
+
 def test_what_was_spent_and_told_outlives_a_restart(settings: Settings, used: Any) -> None:
     async def spend(actor: ControllerActor) -> None:
         await actor.report([used(1, 6)])
