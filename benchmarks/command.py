@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "control": ("benchmarks.control.command:control", "The controller against simulated traffic: K without a model."),
     "savings": ("benchmarks.savings:savings", "The savings experiment, where the saving is known."),
     "kernels": ("benchmarks.kernels:kernels", "The fused operations against their definitions and against PyTorch."),
+    "ledger": ("benchmarks.ledger.command:ledger", "Whether the ledger keeps up with 2,000 requests a second."),
 }
 """Name -> (module:function whose parameters are the options, the line that `--help` shows)."""
 

@@ -19,6 +19,8 @@ CANARY = "canary"
 """Kind of the alert that a drafter's text was not the target's; its subject is the drafter, name@version."""
 BUDGET = "budget"
 """Kind of the alert that a share of a budget is spent; its subject is budget/share/period, such as ide/80%/2026-11."""
+ANOMALY = "anomaly"
+"""Kind of the alert that a cohort's tokens cost unusually much; its subject is cohort/first hour of it, in UTC."""
 
 
 @dataclass(frozen=True, slots=True)

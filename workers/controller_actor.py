@@ -16,6 +16,7 @@ import structlog
 from ray.exceptions import RayError
 
 from controlplane.alerts import Alert, AlertState
+from controlplane.anomaly_watch import follow as follow_anomalies
 from controlplane.budgets.desk import Answer, Ask, Settled
 from controlplane.budgets.office import BudgetOffice
 from controlplane.controller import Controller
@@ -159,6 +160,9 @@ class ControllerActor:
         self._filling = loop.create_task(keep_filled(engine, lambda: not self._has_stepped_down))
         self._budgeting = loop.create_task(self._budgets.follow(lambda: not self._has_stepped_down))
         self._pricing = loop.create_task(follow_prices(self._price_watch, engine, lambda: not self._has_stepped_down))
+        self._comparing = loop.create_task(
+            follow_anomalies(engine, self._controller, lambda: self._prices, lambda: not self._has_stepped_down)
+        )
         retention = follow_retention(engine, settings.retention_days, lambda: not self._has_stepped_down)
         self._pruning = loop.create_task(retention)
 
@@ -324,6 +328,7 @@ class ControllerActor:
         self._following.cancel()
         self._filling.cancel()
         self._pricing.cancel()
+        self._comparing.cancel()
         self._pruning.cancel()
         self._budgeting.cancel()
         if not self._has_stepped_down:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from controlplane.cost_cli import export, reconcile, report, reprice
+from controlplane.cost_cli import anomalies, export, reconcile, report, reprice
 from controlplane.cost_cli.prices import prices_app
 
 cost_app = typer.Typer(no_args_is_help=True, help="What serving cost, by cohort, tenant, model, hour and more.")
@@ -15,7 +15,7 @@ def cost() -> None:
     """What serving cost, by cohort, tenant, model, hour and more."""
 
 
-for module in (report, export, reconcile, reprice):
+for module in (report, export, reconcile, reprice, anomalies):
     for name, command in module.COMMANDS.items():
         cost_app.command(name)(command)
 cost_app.add_typer(prices_app, name="prices")
