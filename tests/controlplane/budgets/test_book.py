@@ -232,6 +232,13 @@ def test_an_exceeded_budget_that_dials_names_its_cohort_until_the_reset(kept: An
     assert book.tick(at("2026-11-30")).dialled == ()
 
 
+def test_of_very_many_budgets_no_tick_forecasts_all_and_all_have_one_soon(make_policy: Any, sheet: PriceSheet) -> None:
+    policy = make_policy(*(f"name: t{i}, tenant: t{i}, usd: 1, period: day" for i in range(100)))
+    book = Kept(policy, sheet, NOON, NOTHING._replace(since=NOON - 3600))
+    known = [sum(status.forecast is not None for status in book.tick(NOON + i).statuses) for i in range(8)]
+    assert (known[0], known[-1]) == (16, 100)
+
+
 PARTS = st.lists(st.dictionaries(st.tuples(st.integers(497_000, 497_003), st.just("gpu")), st.integers(0, 10**13)))
 
 
