@@ -18,7 +18,6 @@ version: 1
 cohorts:
   - {name: default, match: {}, speculation: {tuner: threshold, ladder: [0, 2], start: 2, fallback: 0},
      budget: {usd: 12.50, period: month}}
-experiment: {holdout: 5%, unit: window, window: 15m}
 """
 
 
@@ -45,9 +44,10 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_a_good_policy_is_said_to_be_good_with_its_warnings_apart(good: Path) -> None:
+    good.write_text(GOOD.replace("threshold", "fixed").replace("budget:", "slo: {tpot_p95: 40ms}, budget:"))
     code, out, err = run("check", good)
     assert (code, "good, revision" in out) == (0, True)
-    assert "warning: experiment" in err
+    assert "warning: cohorts[0].slo" in err
 
 
 def test_a_bad_policy_is_one_line_a_problem_and_exit_code_1(bad: Path) -> None:
