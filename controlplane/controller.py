@@ -74,6 +74,7 @@ class Controller:
         self._state = DecisionState.start(policy)
         self._trial: Trial | None = None
         self._heard: dict[str, float] = {}
+        self._held_out: dict[str, float] = {}
         self._rates = Rates()
         self._kill_switch: KillSwitch = "off"
         self._arm: PlanArm = ""
@@ -164,6 +165,7 @@ class Controller:
         # Sorted, so that sums of floats come out the same when the journal is replayed.
         fresh = sorted((r.window for r in reports if r.window.ended_at >= now - LATE_S), key=lambda w: w.id)
         self._refused["late"] += len(reports) - len(fresh)
+        self._held_out |= {window.id.worker: now for window in fresh if is_holdout(window.id.worker)}
         fresh = [window for window in fresh if self._is_evidence(window)]
         self._heard |= {window.id.worker: now for window in fresh}
         if self._arm == "control":
@@ -256,7 +258,7 @@ class Controller:
         said = {"k": {name: list(by_load) for name, by_load in k.items()}, "windows": [list(w.id) for w in windows]}
         self._tell("resume", said, now)
         for window in windows:
-            if window_problem(window) is None and self._seen.add(window.id):
+            if window_problem(window) is None and self._seen.add(window.id) and not is_holdout(window.id.worker):
                 self._state = observe(self._state, Observation.of([window], self._state.table.names), window.ended_at)
         self._state = self._state.resumed(k, now)
         self._publish((), (), now)
@@ -361,6 +363,11 @@ class Controller:
             for bucket, running in self._decided_buckets(cohort.name)
         ]
         self._publish((), decisions, now)
+
+    @property
+    def held_out(self) -> Mapping[str, float]:
+        """Workers without a drafter, and the tick (unix seconds) at which each was heard last."""
+        return dict(self._held_out)
 
     @property
     def arm(self) -> PlanArm:

@@ -19,6 +19,9 @@ from controlplane.experiment import ExperimentError, Run, RunState, Spec, Window
 JOIN_S = 5.0
 """A pair is begun so late at most: what is missing of its first window is within the part that is dropped."""
 
+GONE_S = 60.0
+"""What was not heard of for so long is gone."""
+
 
 class ExperimentLog(Protocol):
     """Where runs and windows are kept. Calls must return at once."""
@@ -66,17 +69,13 @@ class UnderWay:
 
 @dataclass(slots=True)
 class ExperimentControl:
-    """One experiment at a time.
-
-    run: the one on record that is to go on; done: its complete pairs. holdouts: how many replicas have no drafter.
-    """
+    """One experiment at a time. run: the one on record that is to go on; done: its complete pairs."""
 
     controller: Controller
     log: ExperimentLog
     clock: Callable[[], float] = time.time
     run: Run | None = None
     done: int = 0
-    holdouts: int = 0
     _pair: UnderWay | None = field(default=None)
     _looked_at: int = field(default=-1)
 
@@ -85,12 +84,12 @@ class ExperimentControl:
         if self.run is not None and self.run.state == "running":
             raise ExperimentError(f"experiment {self.run.id} is running; stop it first: kadence experiment stop")
         spec = Spec.of(self.controller.policy.experiment, asked)
-        if spec.unit == "replica" and not self.holdouts:
-            raise ExperimentError(
-                "unit: no replica runs without a drafter; give the policy `experiment: {unit: replica, ...}` or "
-                "holdout_replicas, and start again"
-            )
         now = self.clock()
+        if spec.unit == "replica" and not any(at > now - GONE_S for at in self.controller.held_out.values()):
+            raise ExperimentError(
+                "unit: no replica without a drafter was heard of lately; give the policy `experiment: {unit: replica, "
+                "...}` or set holdout_replicas, and start the system again"
+            )
         name = f"exp-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         seed = secrets.randbelow(2**31) if seed is None else seed
         self.run, self.done, self._pair, self._looked_at = Run(name, spec, seed, now, by, why), 0, None, -1

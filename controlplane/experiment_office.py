@@ -10,10 +10,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from controlplane.controller import Controller
-from controlplane.experiment import ExperimentError, holdout_replicas
 from controlplane.experiment_control import ExperimentControl, ExperimentLog
-from controlplane.policy import Policy
-from controlplane.settings import Settings
 from controlplane.store.experiments import close_pairs, fill_windows, open_experiment
 
 log = logging.getLogger(__name__)
@@ -21,12 +18,12 @@ log = logging.getLogger(__name__)
 FILL_EVERY_S = 60.0
 
 
-def take_up(engine: sa.Engine, controller: Controller, log_to: ExperimentLog, holdouts: int) -> ExperimentControl:
+def take_up(engine: sa.Engine, controller: Controller, log_to: ExperimentLog) -> ExperimentControl:
     """Go on with the experiment on record, if one is running; the pair that the last controller left is given up.
 
     A ledger that cannot be read means no experiment, and nothing else.
     """
-    control = ExperimentControl(controller, log_to, holdouts=holdouts)
+    control = ExperimentControl(controller, log_to)
     try:
         close_pairs(engine, "the controller was restarted")
         found = open_experiment(engine)
@@ -36,14 +33,6 @@ def take_up(engine: sa.Engine, controller: Controller, log_to: ExperimentLog, ho
     if found is not None:
         control.run, control.done = found
     return control
-
-
-def holdouts_of(settings: Settings, policy: Policy) -> int:
-    """How many replicas of this deployment have no drafter; 0 where the policy asks for more than there can be."""
-    try:
-        return holdout_replicas(policy, settings.replicas, settings.holdout_replicas)
-    except ExperimentError:
-        return 0
 
 
 async def keep_filled(engine: sa.Engine, is_in_charge: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from controlplane.budgets.office import BudgetOffice
 from controlplane.controller import Controller
 from controlplane.decision.decide import Rates
 from controlplane.decision.plan import KillSwitch, Plan
-from controlplane.experiment_office import holdouts_of, keep_filled, take_up
+from controlplane.experiment_office import keep_filled, take_up
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
 from controlplane.policy import Policy, parse_policy
@@ -149,7 +149,7 @@ class ControllerActor:
         self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
         self._policy.put(policy, "kadence", start.why)
         self._spend()  # the desk knows the budgets before it is asked
-        self._experiment = take_up(engine, self._controller, self._journal, holdouts_of(settings, policy))
+        self._experiment = take_up(engine, self._controller, self._journal)
         if start.k:
             self._controller.resume(start.k, start.windows, time.time())
         if start.kill_switch != "off":

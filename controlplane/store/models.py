@@ -264,7 +264,8 @@ class Tick(Base):
 class ControlEvent(Base):
     """What else a controller was told, so that a replay can tell it again. `at` is between two of its ticks, or one.
 
-    kind and value: rates, {"per_second", "per_joule"}, in force for the ticks after `at`; resume, {"k": cohort -> K by
+    kind and value: rates, {"per_second", "per_joule"}, in force for the ticks after `at`; experiment, {"arm",
+    "sentence"}, at the very tick that began a window of it; resume, {"k": cohort -> K by
     load, "windows": [[worker, epoch, sequence], ...]}, at the very tick.
     """
 

@@ -406,12 +406,14 @@ def test_a_second_experiment_is_refused_while_one_runs() -> None:
 
 
 def test_replicas_cannot_be_compared_where_none_is_held_out() -> None:
-    with pytest.raises(ExperimentError, match="unit: no replica runs without a drafter"):
+    with pytest.raises(ExperimentError, match="unit: no replica without a drafter was heard of"):
         Life(TEXT.replace("unit: window", "unit: replica")).start()
 
 
 def test_an_experiment_by_replica_leaves_the_plan_alone() -> None:
-    life = Life(TEXT.replace("unit: window", "unit: replica"), holdouts=1)
+    life = Life(TEXT.replace("unit: window", "unit: replica"))
+    life.controller.observe(life.report(HOLDOUT + "ab"))
+    life.tick()
     began = life.start()
     life.until(began.windows(1)[0].ended_at + 2)
     assert {w.state for w in life.kept.windows} == {"running", "done"}
@@ -442,6 +444,14 @@ def test_a_worker_without_a_drafter_teaches_the_controller_nothing() -> None:
     twin.sequence += 1
     for each in (life, twin):
         each.tick()
+    np.testing.assert_equal(asdict(life.controller.state), asdict(twin.controller.state))
+
+
+def test_a_worker_without_a_drafter_teaches_a_controller_nothing_that_resumes() -> None:
+    life, twin = Life(), Life()
+    window = life.report(HOLDOUT + "ab").window
+    life.controller.resume({}, [replace(window, drafter="none@0")], life.now)
+    twin.controller.resume({}, [], twin.now)
     np.testing.assert_equal(asdict(life.controller.state), asdict(twin.controller.state))
 
 

@@ -123,7 +123,7 @@ def test_the_commands_start_show_and_stop_it(base_url: str) -> None:
 
 def test_what_the_endpoint_refuses_is_exit_code_1_and_what_is_no_share_2(base_url: str) -> None:
     code, _, err = run("start", "--unit", "replica", "--url", base_url)
-    assert (code, "no replica runs without a drafter" in err) == (1, True)
+    assert (code, "no replica without a drafter was heard of" in err) == (1, True)
     code, _, err = run("start", "--holdout", "much", "--url", base_url)
     assert (code, "--holdout: 'much' is not a share" in err) == (2, True)
     code, _, err = run("start", "--window", "long", "--url", base_url)

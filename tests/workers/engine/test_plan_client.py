@@ -319,3 +319,22 @@ def test_the_age_of_a_plan_counts_from_its_issue(make_client, clocks) -> None:
     assert client.age_s == 3.5
     clocks.wall -= 3600.0
     assert client.age_s == 3.5
+
+
+def test_in_a_control_window_nothing_is_drafted_and_no_drafter_runs(make_client):
+    client = make_client(make_plan(arm="control"))
+    assert client.plan.k_for("default", 1, 1000.0) == 0
+    assert client.is_drafter_off
+
+
+def test_a_control_window_ends_with_its_plan_where_nobody_renews_it(make_client, clocks):
+    client = make_client(make_plan(arm="control"))
+    clocks.wait(11.0)
+    assert client.plan.k_for("default", 1, clocks.wall) == 2
+    assert not client.is_drafter_off
+
+
+def test_a_treatment_window_is_a_plan_as_any_other(make_client):
+    client = make_client(make_plan(arm="treatment"))
+    assert client.plan.k_for("default", 1, 1000.0) == 4
+    assert not client.is_drafter_off
