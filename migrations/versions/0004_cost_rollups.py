@@ -146,6 +146,11 @@ def _name_tenants(connection: sa.Connection, hour: int) -> None:
     found = sa.text("SELECT * FROM cost_hour WHERE hour = :hour AND direction <> 'idle'")
     for cell in connection.execute(found, {"hour": hour}).mappings():
         cells.setdefault((cell["cohort"], cell["model"], cell["direction"]), []).append(dict(cell))
+    for cohort, model in tenants:  # a prompt of an hour before still counts in the one in which its request finished
+        if (cohort, model, "output") in cells and (cohort, model, "input") not in cells:
+            like = cells[cohort, model, "output"][0]
+            nothing = {name: None if like[name] is None else 0 for name in AMOUNTS}
+            cells[cohort, model, "input"] = [{**like, **nothing, "direction": "input"}]
     split_up = []
     for (cohort, model, direction), rows in cells.items():
         if (cohort, model) in tenants:
