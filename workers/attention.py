@@ -169,8 +169,20 @@ def slot_attention(
             raise ValueError(f"this model's attention uses {feature!r}, which Kadence does not compute")
     if not getattr(module, "is_causal", True):
         raise ValueError("this model's attention looks ahead in the text")
-    layout, kv, layer = slot_cache.layout, slot_cache.kv, int(module.layer_idx)  # type: ignore[arg-type]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
     slot_cache.windows[layer] = sliding_window
+    return attend_over_slots(slot_cache.kv, layer, slot_cache.layout, query, sliding_window, scaling), None
+
+
+def attend_over_slots(
+    kv: KVSlots,
+    layer: int,
+    layout: StepLayout,
+    query: torch.Tensor,
+    window: int | None = None,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention of query [1, heads, rows, head_dim] over one layer's slots -> [1, rows, heads, head_dim]."""
     _, heads, _, head_dim = query.shape
     blocks = query.new_zeros(layout.num_slots * layout.block, heads, head_dim)
     blocks.index_copy_(0, layout.block_index, query[0].transpose(0, 1))
@@ -179,11 +191,11 @@ def slot_attention(
         blocks.view(layout.num_slots, layout.block, heads, head_dim).transpose(1, 2),
         kv.keys[layer][span, : layout.context].transpose(1, 2),
         kv.values[layer][span, : layout.context].transpose(1, 2),
-        attn_mask=layout.mask(sliding_window),
-        scale=scaling,
+        attn_mask=layout.mask(window),
+        scale=scale,
         enable_gqa=True,
     )
-    return out.transpose(1, 2).reshape(-1, heads, head_dim).index_select(0, layout.block_index)[None], None
+    return out.transpose(1, 2).reshape(-1, heads, head_dim).index_select(0, layout.block_index)[None]
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

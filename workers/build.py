@@ -23,6 +23,8 @@ from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
+from workers.proposers.drafter_folder import TargetIdentity, check_target, load_eagle, read_card
+from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.shadow import ShadowDrafts
@@ -55,7 +57,13 @@ def check_models(settings: Settings) -> None:
     folder = resolve_model(settings.model, settings.model_cache)
     check_config(AutoConfig.from_pretrained(folder), settings.model)
     kind, _, where = settings.drafter.partition(":")
-    if kind == "draft_model":
+    if kind == "eagle":
+        drafter, config = _drafter_folder(where), AutoConfig.from_pretrained(folder).get_text_config()
+        identity = TargetIdentity(
+            settings.model, weights_sha256(folder, settings.model_cache), config.hidden_size, config.vocab_size
+        )
+        check_target(drafter, read_card(drafter), identity)
+    elif kind == "draft_model":
         draft = resolve_model(where, settings.model_cache)
         check_config(AutoConfig.from_pretrained(draft), where)
         check_vocabulary(AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(draft))
@@ -83,7 +91,7 @@ def build_engine(
     meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy)
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
-        Target(runner),
+        Target(runner, proposer.feature_layers),
         proposer,
         Verifier(sorted(runner.eos_token_ids)),
         PlanClient(unplanned(policy), clock, worker, label),
@@ -107,6 +115,8 @@ def build_proposer(
         return NoProposer()
     if kind == "ngram":
         return NGramProposer()
+    if kind == "eagle":
+        return _eagle(_drafter_folder(where), settings, target)
     folder = resolve_model(where, settings.model_cache)
     check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
     draft = _load(folder, settings, device, dtype, where)
@@ -117,6 +127,20 @@ def build_proposer(
         )
     version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
     return DraftModelProposer(draft, target.vocab_size, version=version)
+
+
+def _drafter_folder(where: str) -> Path:
+    return Path(where).expanduser()
+
+
+def _eagle(folder: Path, settings: Settings, target: ModelRunner) -> EagleProposer:
+    weights = weights_sha256(resolve_model(settings.model, settings.model_cache), settings.model_cache)
+    identity = TargetIdentity(settings.model, weights, target.hidden_size, target.vocab_size)
+    model, vocabulary, _ = load_eagle(folder, identity)
+    version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
+    shared = SharedWeights(target.embeddings, target.head)
+    model = model.to(target.device, target.dtype)
+    return EagleProposer(model, vocabulary, shared, settings.max_sequences, target.context, version=version)
 
 
 def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:

@@ -20,7 +20,7 @@ from workers.proposers.base import Proposer
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
 from workers.shadow import ShadowDrafts
-from workers.target import Target
+from workers.target import Score, Target
 from workers.verifier import Accepted, Verifier
 
 
@@ -179,9 +179,21 @@ class Engine:
         draft_s = time.perf_counter() - started
         score = self.target.score(batch, proposal)
         verdict = self.verifier.verify(batch.sequences, proposal, score)
+        kv_lengths = [s.kv_length for s in batch.decoding]
         committed = self._commit(batch, verdict, score.cu_draft, k)
+        self._teach(batch, score, kv_lengths)
         seconds = time.perf_counter() - started - score.prefill_s
         return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_positions, score.prefill_s)
+
+    def _teach(self, batch: Batch, score: Score, kv_lengths: Seq[int]) -> None:
+        """Tell a drafter that reads features of the positions that stay; kv_lengths: of those decoding, before."""
+        if score.prefill_features is not None and batch.prefill is not None:
+            start = batch.prefill_end - len(score.prefill_features)
+            self.proposer.learn(batch.prefill, start, score.prefill_features)
+        if score.features is not None:
+            for b, (sequence, start) in enumerate(zip(batch.decoding, kv_lengths, strict=True)):
+                first = score.cu_draft[b] + b
+                self.proposer.learn(sequence, start, score.features[first : first + sequence.kv_length - start].clone())
 
     @staticmethod
     def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:

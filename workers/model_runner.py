@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -14,6 +14,13 @@ from workers.attention import IMPLEMENTATION, Rows, SlotCache, lay_out, padding
 from workers.context_sizes import context_sizes
 from workers.kv_cache import KVSlots
 from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
+
+
+class _Output(NamedTuple):
+    """logits: [kept rows, vocab]. hidden_states: [1, padded rows, hidden] of the embedding and of every layer."""
+
+    logits: torch.Tensor
+    hidden_states: Sequence[torch.Tensor]
 
 
 class ModelRunner:
@@ -26,6 +33,7 @@ class ModelRunner:
         config = model.config.get_text_config()
         self.name = name or str(getattr(config, "_name_or_path", "")) or config.model_type
         self.vocab_size: int = config.vocab_size
+        self.hidden_size: int = config.hidden_size
         self.context = context
         self.device = model.device
         self.dtype = model.dtype
@@ -69,12 +77,34 @@ class ModelRunner:
             raise UnsupportedModel(f"cannot load a model from {folder}: {reason[:200]}") from error
         return runner
 
+    @property
+    def embeddings(self) -> torch.Tensor:
+        """[vocab, hidden], the input embeddings, for a drafter that shares them."""
+        weight: torch.Tensor = self._model.get_input_embeddings().weight
+        return weight
+
+    @property
+    def head(self) -> torch.Tensor:
+        """[vocab, hidden], the LM head."""
+        weight: torch.Tensor = self._model.get_output_embeddings().weight
+        return weight
+
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows], keep: Sequence[int]) -> torch.Tensor:
         """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`."""
-        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep)
+        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep).logits
 
-    def _run(self, cache: SlotCache, keep: Sequence[int]) -> torch.Tensor:
+    @torch.inference_mode()
+    def forward_with_features(
+        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `forward`, and the outputs [rows, layers, hidden] of those decoder layers (1-based) at every row."""
+        layout = lay_out(rows, self._sizes, self.device)
+        out = self._run(SlotCache(self.kv, layout), keep, with_hidden=True)
+        features = torch.stack([out.hidden_states[layer][0, : layout.num_rows] for layer in layers], dim=1)
+        return out.logits, features
+
+    def _run(self, cache: SlotCache, keep: Sequence[int], with_hidden: bool = False) -> _Output:
         kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
@@ -82,10 +112,10 @@ class ModelRunner:
             position_ids=cache.layout.positions[None],
             use_cache=True,
             logits_to_keep=kept,
+            **({"output_hidden_states": True} if with_hidden else {}),
             **arguments,
         )
-        logits: torch.Tensor = out.logits[0, : len(keep)]
-        return logits
+        return _Output(out.logits[0, : len(keep)], out.hidden_states if with_hidden else ())
 
     @torch.inference_mode()
     def check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
@@ -18,43 +19,58 @@ class Score:
     """Target logits of a step's sequences, ragged.
 
     logits: [sum(k_b + 1), vocab]; row cu_draft[b] + b + j of sequence b decides its token after j draft tokens.
-    prefill_positions, prefill_s: size and seconds of the prefill forward.
+    prefill_positions, prefill_s: size and seconds of the prefill forward. features: outputs [rows, layers, hidden] of
+    the layers that the drafter reads, at the decoding sequences' rows; prefill_features: at those of the prefill chunk.
+    None where it reads none.
     """
 
     logits: torch.Tensor
     cu_draft: tuple[int, ...]
     prefill_positions: int
     prefill_s: float
+    features: torch.Tensor | None = None
+    prefill_features: torch.Tensor | None = None
 
 
 class Target:
-    def __init__(self, runner: ModelRunner) -> None:
+    """feature_layers: decoder layers, 1-based, whose outputs the drafter wants."""
+
+    def __init__(self, runner: ModelRunner, feature_layers: tuple[int, ...] = ()) -> None:
         self.runner = runner
+        self.feature_layers = feature_layers
 
     def score(self, batch: Batch, proposal: Proposal) -> Score:
         """Compute the prefill chunk, and every decoding sequence's last token and drafts; advances kv_length."""
         started, prefill_positions = time.perf_counter(), batch.prefill_length
-        first = self._prefill(batch)
+        first, prefill_features = self._prefill(batch)
         prefill_s = time.perf_counter() - started
         rows = [
             Rows(s.slot, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)])
             for b, s in enumerate(batch.decoding)
         ]
-        parts = [self.runner.forward(rows, range(sum(len(r.token_ids) for r in rows)))] if rows else []
+        parts, features = [], None
+        if rows:
+            logits, features = self._forward(rows, range(sum(len(r.token_ids) for r in rows)))
+            parts.append(logits)
         cu_draft = proposal.cu_draft
         if first is not None:
             parts.append(first)
             cu_draft = (*cu_draft, cu_draft[-1])
         logits = torch.cat(parts) if parts else torch.empty(0, self.runner.vocab_size)
-        return Score(logits, cu_draft, prefill_positions, prefill_s)
+        return Score(logits, cu_draft, prefill_positions, prefill_s, features, prefill_features)
 
-    def _prefill(self, batch: Batch) -> torch.Tensor | None:
-        """Run the batch's prompt chunk; the logits [1, vocab] after the prompt when that completes it."""
+    def _prefill(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Run the batch's prompt chunk; the logits [1, vocab] after the prompt when that completes it, and features."""
         sequence = batch.prefill
         if sequence is None:
-            return None
+            return None, None
         chunk = sequence.token_ids[sequence.kv_length : batch.prefill_end]
-        logits = self.runner.forward([Rows(sequence.slot, sequence.kv_length, chunk)], [len(chunk) - 1])
+        logits, features = self._forward([Rows(sequence.slot, sequence.kv_length, chunk)], [len(chunk) - 1])
         sequence.prefill_positions += len(chunk)
         sequence.kv_length = batch.prefill_end
-        return logits if batch.completes_prefill else None
+        return logits if batch.completes_prefill else None, features
+
+    def _forward(self, rows: list[Rows], keep: Seq[int]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not self.feature_layers:
+            return self.runner.forward(rows, keep), None
+        return self.runner.forward_with_features(rows, keep, self.feature_layers)

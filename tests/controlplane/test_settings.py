@@ -71,12 +71,12 @@ def test_all_problems_come_at_once_each_with_its_source(tmp_path: Path, monkeypa
     assert [line.split(": ")[0] for line in lines] == ["--device", "KADENCE_REPLICAS", f"{config}:1"]
 
 
-@pytest.mark.parametrize("drafter", ["medusa", "draft_model", "draft_model:", "ngram:3"])
+@pytest.mark.parametrize("drafter", ["medusa", "draft_model", "draft_model:", "ngram:3", "eagle", "eagle: "])
 def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
-    assert "ngram, none, or draft_model:<folder or hub id>" in error_of(drafter=drafter)
+    assert "ngram, none, draft_model:<folder or hub id>, or eagle:<folder>" in error_of(drafter=drafter)
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "none", "draft_model:/tmp/small", "draft_model:org/small"])
+@pytest.mark.parametrize("drafter", ["ngram", "none", "draft_model:/tmp/small", "draft_model:org/small", "eagle:/tmp/eagle"])
 def test_each_kind_of_drafter_is_accepted(drafter: str) -> None:
     assert load_settings(drafter=drafter).drafter == drafter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from workers.build import build_engine, build_proposer
 from workers.model_runner import ModelRunner, UnsupportedModel
+from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
+from workers.proposers.drafter_folder import DrafterCard, DrafterError, TargetIdentity, save_drafter
+from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 
@@ -71,6 +75,31 @@ def test_a_draft_model_is_named_by_its_weights(tmp_path: Path, target: ModelRunn
     same = drafter_label(proposer(tmp_path, target, 128))
     assert re.fullmatch(r"draft_model@[0-9a-f]{12}", first)
     assert (again != first, same == first) == (True, True)
+
+
+def eagle_folder(folder: Path, weights: str, hidden: int = 32) -> Path:
+    shape = EagleShape(hidden, 4, 4, 8, 48, (1,), 10000.0, 1e-6)
+    card = DrafterCard("eagle", TargetIdentity("tiny", weights, hidden, 48), 4, asdict(shape))
+    save_drafter(folder, card, EagleModel(shape).state_dict(), torch.arange(0, 48, 3))
+    return folder
+
+
+def eagle(tmp_path: Path, target: ModelRunner, weights: str | None = None) -> Any:
+    cache = tmp_path / "cache"
+    folder = eagle_folder(tmp_path / "eagle", weights or weights_sha256(tmp_path / "target", cache))
+    settings = load_settings(model=str(tmp_path / "target"), drafter=f"eagle:{folder}", model_cache=cache)
+    return build_proposer(settings, target, TOKENIZER, CPU, DTYPE)
+
+
+def test_an_eagle_drafter_of_this_target_is_taken_and_named_by_its_weights(tmp_path: Path, target: ModelRunner) -> None:
+    made = eagle(tmp_path, target)
+    assert re.fullmatch(r"eagle@[0-9a-f]{12}", drafter_label(made))
+    assert made.feature_layers == (1,)
+
+
+def test_an_eagle_drafter_of_another_target_is_refused(tmp_path: Path, target: ModelRunner) -> None:
+    with pytest.raises(DrafterError, match="was trained for tiny"):
+        eagle(tmp_path, target, "ab" * 32)
 
 
 def test_drafters_without_weights_are_named_by_their_version() -> None:

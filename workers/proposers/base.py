@@ -48,17 +48,32 @@ class Proposer(Protocol):
     name, version: who drafts; another version drafts otherwise. is_deterministic: whether a draft is a function of the
     text alone, so that it comes without draft logits. `prime(batch)` takes the text of sequences as seen, whether or
     not it was computed: the next proposal costs what one costs amid a sequence. It is for measuring only.
+
+    feature_layers: decoder layers of the target, 1-based, whose outputs it reads. It is then told by `learn` of every
+    computed position that stays, whatever K is: features [n, layers, hidden] of a sequence's positions from start on.
     """
 
     name: str
     version: str
     is_deterministic: bool
+    feature_layers: tuple[int, ...]
+
+    def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None: ...
 
     def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal: ...
 
     def prime(self, batch: Seq[Sequence]) -> None: ...
 
     def release(self, sequence: Sequence) -> None: ...
+
+
+class NoFeatures:
+    """What a proposer has that reads nothing of the target but its text."""
+
+    feature_layers: tuple[int, ...] = ()
+
+    def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
+        pass
 
 
 def drafter_label(proposer: Proposer) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
 from workers.attention import Rows
 from workers.model_runner import ModelRunner
-from workers.proposers.base import Proposal
+from workers.proposers.base import NoFeatures, Proposal
+from workers.proposers.draws import sample_draft
 from workers.sampling import restrict
 from workers.sequence import Sequence
 
@@ -58,7 +58,7 @@ class _DraftState:
         self.confirmed = n
 
 
-class DraftModelProposer:
+class DraftModelProposer(NoFeatures):
     """Drafts autoregressively, one forward per position for the whole batch; needs as many slots as the engine has.
 
     version: which weights these are, such as the start of their hash.
@@ -92,7 +92,7 @@ class DraftModelProposer:
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
             for row, b in enumerate(active):
                 limited = restrict(logits[row : row + 1], batch[b].request.sampling).float()
-                drafts[b].append(_sample(limited, batch[b], depth))
+                drafts[b].append(sample_draft(limited, batch[b], depth))
                 logits_of[b].append(limited)
         proposal = Proposal.of(drafts)
         drafted = [row for rows in logits_of for row in rows]
@@ -136,15 +136,3 @@ class DraftModelProposer:
         if missing <= 0:
             return logits[:, : self._target_vocab]
         return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-
-
-def _sample(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:
-    """One draft token from [1, vocab]: the argmax, under the target's own noise row for a coupled sequence."""
-    temperature = sequence.request.sampling.temperature
-    if temperature < GREEDY_BELOW:
-        return int(logits.argmax())
-    seed = torch.tensor([sequence.noise_seed])
-    position = torch.tensor([len(sequence.token_ids) + depth])
-    purpose = Purpose.COUPLED if sequence.coupled else Purpose.DRAFT
-    noise = gumbel_noise(seed, position, logits.shape[1], purpose=purpose)
-    return int((logits / temperature + noise.to(logits.device)).argmax())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from workers.proposers.base import Proposal
+from workers.proposers.base import NoFeatures, Proposal
 from workers.sequence import Sequence
 
 MAX_MATCH = 4
@@ -46,7 +46,7 @@ class NGramIndex:
         return [token_ids[start + i % period] for i in range(k)]
 
 
-class NGramProposer:
+class NGramProposer(NoFeatures):
     name = "ngram"
     version = "1"
     is_deterministic = True

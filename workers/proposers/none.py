@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from workers.proposers.base import Proposal
+from workers.proposers.base import NoFeatures, Proposal
 from workers.sequence import Sequence
 
 
-class NoProposer:
+class NoProposer(NoFeatures):
     name = "none"
     version = "1"
     is_deterministic = True

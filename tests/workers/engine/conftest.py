@@ -25,6 +25,8 @@ from workers.model_runner import ModelRunner
 from workers.plan_client import PlanClient, constant_plan
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer
+from workers.proposers.eagle import EagleProposer, SharedWeights
+from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams
@@ -184,6 +186,15 @@ def ask() -> Callable[..., EngineRequest]:
 MakeEngine = Callable[..., Engine]
 
 
+def _eagle(model: Any, slots: int) -> EagleProposer:
+    """EAGLE's layer with random weights, over two thirds of the vocabulary."""
+    torch.manual_seed(21)
+    shape = EagleShape(32, 4, 2, 8, 48, (1, 2), 10000.0, 1e-6)
+    shared = SharedWeights(model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    ids = torch.arange(len(shared.head))
+    return EagleProposer(EagleModel(shape).to(shared.head.dtype), ids[ids % 3 > 0], shared, slots, CONTEXT)
+
+
 def _plan(k: int | Mapping[str, int]) -> Plan:
     """A plan that never expires: one K for all cohorts, or one for each of those named."""
     if isinstance(k, int):
@@ -202,8 +213,9 @@ def clock() -> Clock:
 def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     """An idle engine around tiny models.
 
-    k: one K, or one by cohort. proposer: "none", "ngram", or one of three draft models: "draft" is an unrelated
-    one, mostly rejected; "close" one near the target; "target" is the target itself, always accepted when greedy.
+    k: one K, or one by cohort. proposer: "none", "ngram", "eagle" (of random weights), or one of three draft models:
+    "draft" is an unrelated one, mostly rejected; "close" one near the target; "target" is the target itself, always
+    accepted when greedy.
     shadow_depth: draft tokens of a shadow while K is 0; 0 is off.
     """
 
@@ -230,12 +242,13 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
             "close": lambda: DraftModelProposer(runner(nudge=0.01), vocab),
             "target": lambda: DraftModelProposer(runner(), vocab),
+            "eagle": lambda: _eagle(tiny_model(0, 2, dtype, vocab), slots),
         }
         if isinstance(proposer, str):
             proposer = named[proposer]()
         meter = Meter("worker", 1, "tiny", drafter_label(proposer), "cpu-test", clock)
         return Engine(
-            Target(runner()),
+            Target(runner(), proposer.feature_layers),
             proposer,
             Verifier(list(eos), backend="naive"),
             PlanClient(_plan(k), clock),

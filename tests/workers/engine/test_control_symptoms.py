@@ -24,25 +24,26 @@ def watch(monkeypatch):
 
     def on(engine):
         forwards, drafts = [], []
-        forward, propose = engine.target.runner.forward, engine.proposer.propose
+        name = "forward_with_features" if engine.proposer.feature_layers else "forward"
+        forward, propose = getattr(engine.target.runner, name), engine.proposer.propose
 
-        def watched_forward(rows, keep):
+        def watched_forward(rows, *arguments):
             forwards.append(sum(len(r.token_ids) for r in rows))
-            return forward(rows, keep)
+            return forward(rows, *arguments)
 
         def watched_propose(batch, k):
             proposal = propose(batch, k)
             drafts.append(sum(proposal.positions) + proposal.cu_draft[-1])
             return proposal
 
-        monkeypatch.setattr(engine.target.runner, "forward", watched_forward)
+        monkeypatch.setattr(engine.target.runner, name, watched_forward)
         monkeypatch.setattr(engine.proposer, "propose", watched_propose)
         return forwards, drafts
 
     return on
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 def test_eight_requests_across_the_k_zero_threshold_crawl(make_engine, ask, watch, proposer) -> None:
     """Throughput fell to a tenth once K was 0 (vllm 49548). A step beyond it is a plain step, forward by forward."""
     crossing, plain = make_engine(0, proposer, eos=()), make_engine(0, "none", eos=())
@@ -83,7 +84,7 @@ def test_acceptance_collapses_after_k_was_zero_for_a_while(
     assert set(paused) == set(never_paused) == {(3, 3)}
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 def test_the_engine_hangs_while_a_full_batch_drains_under_changing_k(make_engine, ask, drain, proposer) -> None:
     """Acceptance collapsed and the engine hung as 256 requests drained (vllm 54011). 40 over 8 slots, K at random."""
     lengths = list(itertools.islice(itertools.cycle((1, 3, 9, 14, 30, 41)), 40))

@@ -76,7 +76,7 @@ class Outcome:
         return by_cohort
 
 
-@pytest.fixture(scope="module", params=["ngram", "close"])
+@pytest.fixture(scope="module", params=["ngram", "close", "eagle"])
 def outcome(make_engine, ask, request) -> Outcome:
     numbers = random.Random(3)
     requests = [draw_request(ask, numbers, n) for n in range(120)]
@@ -90,7 +90,8 @@ def test_the_mix_reaches_what_it_should(outcome) -> None:
     assert all(reasons[reason] >= 5 for reason in ("stop", "length", "cancelled"))
     accepted = sum(r.accepted_tokens for r in outcome.records.values())
     ended = sum(is_ended(chunks[-1]) for chunks in outcome.chunks.values())
-    least = (10, 0) if outcome.engine.proposer.name == "ngram" else (200, 10)
+    # EAGLE's weights here are random: what it drafts is nearly always wrong.
+    least = {"ngram": (10, 0), "eagle": (10, 0)}.get(outcome.engine.proposer.name, (200, 10))
     assert accepted >= least[0]
     assert ended >= least[1]
     assert len(outcome.windows) > 3
@@ -207,7 +208,8 @@ def test_what_was_held_is_given_back(outcome) -> None:
     if proposer.name == "ngram":
         assert proposer._index == {}
     else:
-        assert (proposer._states, proposer._runner.kv.used) == ({}, 0)
+        kv = proposer._kv if proposer.name == "eagle" else proposer._runner.kv
+        assert (proposer._states, kv.used) == ({}, 0)
 
 
 def test_reproducible_texts_are_those_of_plain_decoding(outcome, make_engine, drain) -> None:

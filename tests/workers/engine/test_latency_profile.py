@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from workers.latency_profile import RESEND_S, ROUNDS_LEAST, ROUNDS_MOST, LatencyProfile, StepSize, StepTime, step_sizes
-from workers.proposers.base import Proposal
+from workers.proposers.base import NoFeatures, Proposal
 
 RUNGS = (0, 1, 2, 4, 8)
 SMALL = (StepSize(1, 0, 16), StepSize(1, 4, 16), StepSize(2, 2, 32))
@@ -131,7 +131,7 @@ def rehearse(engine):
     return machine
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 def test_it_leaves_no_trace(make_engine, ask, drain, prompts, proposer) -> None:
     """No slot, no count, nothing in the drafter; and what its steps wrote into the slots is never read."""
 
@@ -145,7 +145,7 @@ def test_it_leaves_no_trace(make_engine, ask, drain, prompts, proposer) -> None:
     window = engine.close_window()
     assert (window.cohorts, window.latency, window.busy_s, window.running) == ((), (), 0.0, 0)
     assert engine.target.runner.kv.used == 0
-    kept = engine.proposer._states if proposer == "close" else engine.proposer._index
+    kept = engine.proposer._index if proposer == "ngram" else engine.proposer._states
     assert not kept
     assert texts(engine) == texts(make_engine(4, proposer))
 
@@ -197,7 +197,7 @@ def test_a_step_that_fails_leaves_nothing_behind_either(make_engine, monkeypatch
 
 
 def test_a_drafter_that_is_silent_is_asked_for_nothing_at_k_zero(make_engine) -> None:
-    class Watched:
+    class Watched(NoFeatures):
         name, version, is_deterministic = "watched", "1", True
 
         def __init__(self):

@@ -15,7 +15,7 @@ from controlplane.telemetry import LOAD_BUCKETS
 from workers.commit import Committed
 from workers.detokenizer import Detokenizer
 from workers.plan_client import constant_plan
-from workers.proposers.base import Proposal
+from workers.proposers.base import NoFeatures, Proposal
 from workers.sequence import EngineRequest, SamplingParams, Sequence
 from workers.shadow import SAVED_S, TIME_SHARE, ShadowDrafts
 
@@ -98,7 +98,7 @@ def test_on_unseeded_text_shadows_of_a_sure_drafter_are_kept_as_often_as_its_dra
     assert abs(kept / drafted - expected) < 3 * deviation
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 3}])
 def test_text_and_counts_are_those_without_shadows(
     make_engine, ask, drain, prompts, all_the_time, proposer, sampling
@@ -131,7 +131,7 @@ def test_a_cohort_that_speculates_has_no_shadow(make_engine, ask, drain, prompts
     assert window_of(engine).shadow == ()
 
 
-class Spy:
+class Spy(NoFeatures):
     """A drafter that takes `seconds` a draft by `now`, or fails."""
 
     name, version, is_deterministic = "spy", "1", True

@@ -1,0 +1,23 @@
+"""How a drafter that has a distribution takes a token from it."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
+from workers.sequence import Sequence
+
+
+def sample_draft(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:
+    """One draft token from [1, vocab], `depth` tokens behind the sequence's last: the argmax when greedy.
+
+    A coupled sequence's token is the argmax under the target's own noise row, others draw from a stream of their own.
+    """
+    temperature = sequence.request.sampling.temperature
+    if temperature < GREEDY_BELOW:
+        return int(logits.argmax())
+    seed = torch.tensor([sequence.noise_seed])
+    position = torch.tensor([len(sequence.token_ids) + depth])
+    purpose = Purpose.COUPLED if sequence.coupled else Purpose.DRAFT
+    noise = gumbel_noise(seed, position, logits.shape[1], purpose=purpose)
+    return int((logits / temperature + noise.to(logits.device)).argmax())

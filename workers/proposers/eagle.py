@@ -1,0 +1,182 @@
+"""EAGLE drafts from the target's own features, with one decoder layer and KV slots of its own.
+
+It is told the target's features of every position that stays, also while K is 0, and computes them only when it is to
+propose: whatever it has missed is caught up first, so its KV never has a hole. Behind the last known position it goes
+on from its own outputs; those it forgets, as the next step brings the target's features of the same positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.functional import embedding
+
+from workers.attention import Rows, SlotCache, attend_over_slots, lay_out, padding
+from workers.context_sizes import context_sizes
+from workers.kv_cache import KVSlots
+from workers.proposers.base import Proposal
+from workers.proposers.draws import sample_draft
+from workers.proposers.eagle_model import EagleModel
+from workers.sampling import restrict
+from workers.sequence import Sequence
+
+CATCH_UP_CHUNK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """What a drafter uses of its target: embeddings [vocab, hidden] and LM head [vocab, hidden]."""
+
+    embeddings: torch.Tensor
+    head: torch.Tensor
+
+
+@dataclass(slots=True)
+class _EagleState:
+    """A sequence's slot, the positions whose KV it holds, and the features [n, layers, hidden] of those after them."""
+
+    slot: int
+    fed: int = 0
+    features: list[torch.Tensor] = field(default_factory=list)
+    known: int = 0
+
+    def keep_last(self) -> None:
+        """All was fed; the last position stays to be fed again, should a draft be wanted of the same text once more."""
+        self.features = [self.features[-1][-1:]]
+        self.fed = self.known - 1
+
+
+class EagleProposer:
+    """One forward of one layer a position, for the whole batch.
+
+    vocabulary: [size] int64, ascending ids that it may draft. version: which weights these are.
+    """
+
+    is_deterministic = False
+
+    def __init__(
+        self,
+        model: EagleModel,
+        vocabulary: torch.Tensor,
+        shared: SharedWeights,
+        num_slots: int,
+        context: int,
+        name: str = "eagle",
+        version: str = "unknown",
+    ) -> None:
+        self.name, self.version = name, version
+        self.feature_layers = model.shape.features
+        shape, weight = model.shape, model.norm.weight
+        self._model = model.train(False)
+        self._vocabulary = vocabulary.to(weight.device)
+        self._embeddings = shared.embeddings.detach()
+        self._head = shared.head.detach()[self._vocabulary]
+        self._target_vocab = shared.head.shape[0]
+        self._kv = KVSlots(num_slots, context, 1, shape.kv_heads, shape.head_dim, weight.dtype, weight.device)
+        self._sizes = context_sizes(context, shape.heads, shape.kv_heads, shape.head_dim, weight.dtype, weight.device)
+        self._states: dict[str, _EagleState] = {}
+
+    def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
+        """Keep the features; those of a sequence whose beginning was never learnt are of no use."""
+        request_id = sequence.request.request_id
+        if start == 0 and request_id not in self._states:
+            self._states[request_id] = _EagleState(self._kv.allocate())
+        state = self._states.get(request_id)
+        if state is not None and state.known == start:
+            state.features.append(features)
+            state.known += len(features)
+
+    @torch.inference_mode()
+    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+        drafts: list[list[int]] = [[] for _ in batch]
+        logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
+        positions = [0] * len(batch)
+        active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
+        outputs = self._catch_up([batch[b] for b in active]) if active else torch.empty(0)
+        for b in active:
+            state = self._state(batch[b])
+            positions[b] += state.known - state.fed
+            state.keep_last()
+        depth = 0
+        while active:
+            for b, logits in zip(active, self._logits(outputs), strict=True):
+                limited = restrict(logits[None], batch[b].request.sampling)
+                drafts[b].append(sample_draft(limited, batch[b], depth))
+                logits_of[b].append(limited)
+            depth += 1
+            going_on = [row for row, b in enumerate(active) if k[b] > depth]
+            active = [active[row] for row in going_on]
+            if active:
+                rows = [
+                    Rows(self._state(batch[b]).slot, len(batch[b].token_ids) - 2 + depth, drafts[b][-1:])
+                    for b in active
+                ]
+                outputs = self._layer(rows, outputs[going_on])
+                for b in active:
+                    positions[b] += 1
+        proposal = Proposal.of(drafts)
+        drafted = [row for rows in logits_of for row in rows]
+        return Proposal(
+            proposal.draft_token_ids, proposal.cu_draft, torch.cat(drafted) if drafted else None, tuple(positions)
+        )
+
+    def prime(self, batch: Seq[Sequence]) -> None:
+        shape, weight = self._model.shape, self._model.norm.weight
+        for sequence in batch:
+            known = len(sequence.token_ids) - 1
+            last = torch.zeros(1, len(shape.features), shape.hidden, dtype=weight.dtype, device=weight.device)
+            state = _EagleState(self._kv.allocate(), known - 1, [last], known)
+            self._states[sequence.request.request_id] = state
+
+    def release(self, sequence: Sequence) -> None:
+        state = self._states.pop(sequence.request.request_id, None)
+        if state is not None:
+            self._kv.free(state.slot)
+
+    def _state(self, sequence: Sequence) -> _EagleState:
+        return self._states[sequence.request.request_id]
+
+    def _is_ready(self, sequence: Sequence) -> bool:
+        """Whether the target's features are known of every position but the last token's."""
+        state = self._states.get(sequence.request.request_id)
+        return state is not None and state.known == len(sequence.token_ids) - 1 and state.fed < state.known
+
+    def _catch_up(self, sequences: Seq[Sequence]) -> torch.Tensor:
+        """Compute all positions with known features that the slots do not hold; the last ones' outputs [n, hidden]."""
+        states = [self._state(s) for s in sequences]
+        waiting = [torch.cat(state.features) for state in states]
+        last: list[torch.Tensor] = [torch.empty(0)] * len(states)
+        for begin in range(0, max(map(len, waiting)), CATCH_UP_CHUNK):
+            going = [i for i, features in enumerate(waiting) if len(features) > begin]
+            rows = []
+            for i in going:
+                start = states[i].fed + begin
+                chunk = len(waiting[i][begin : begin + CATCH_UP_CHUNK])
+                # The feature of a position goes with the token after it.
+                rows.append(Rows(states[i].slot, start, sequences[i].token_ids[start + 1 : start + 1 + chunk]))
+            features = torch.cat([waiting[i][begin : begin + CATCH_UP_CHUNK] for i in going])
+            outputs = self._layer(rows, self._model.project(features))
+            end = 0
+            for i, row in zip(going, rows, strict=True):
+                end += len(row.token_ids)
+                last[i] = outputs[end - 1]
+        return torch.stack(last)
+
+    def _layer(self, rows: list[Rows], feature: torch.Tensor) -> torch.Tensor:
+        """The layer's outputs [rows, hidden] for the rows' tokens with `feature` [rows, hidden]; writes their KV."""
+        layout = lay_out(rows, self._sizes, feature.device)
+        feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
+        tokens = embedding(layout.token_ids, self._embeddings)[None]
+        q, keys = self._model.attend(tokens, feature, layout.positions)
+        SlotCache(self._kv, layout).update(keys.k, keys.v, 0)
+        attended = attend_over_slots(self._kv, 0, layout, q)
+        return self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
+
+    def _logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        """[n, vocab] fp32, -inf for what is not in the draft vocabulary."""
+        logits = self._model.logits(outputs, self._head).float()
+        full = logits.new_full((len(logits), self._target_vocab), -torch.inf)
+        full[:, self._vocabulary] = logits
+        return full
