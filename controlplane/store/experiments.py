@@ -14,6 +14,7 @@ from controlplane.finops.savings import Sums
 from controlplane.store.engine import writing
 from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
 from controlplane.store.experiment_sums import LONGEST_REQUEST_S, NO_SUMS, newer
+from controlplane.store.models import Window as WorkerWindow
 from controlplane.telemetry import LatencyHistogram
 
 SETTLED_S = 2 * LONGEST_REQUEST_S
@@ -102,10 +103,15 @@ def measured(engine: sa.Engine, experiment: str) -> list[Measured]:
 
 
 def fill_windows(engine: sa.Engine, now: float, *, settled_too: bool = False) -> int:
-    """Make the sums of windows that are over again, but of settled ones only where asked; how many changed."""
+    """Make the sums of windows that are over again, but of settled ones only where asked; how many changed.
+
+    Settled ones of before the oldest window on record are left alone: there is nothing to make them from.
+    """
     table = ExperimentWindow
     due = _with_unit().where(table.ended_at <= now)
-    if not settled_too:
+    if settled_too:
+        due = due.where(table.ended_at >= sa.select(sa.func.min(WorkerWindow.started_at)).scalar_subquery())
+    else:
         is_stale = sa.and_(table.filled_at < table.ended_at + SETTLED_S, table.filled_at < now - AGAIN_S)
         due = due.where(sa.or_(table.filled_at.is_(None), is_stale))
     changed = 0

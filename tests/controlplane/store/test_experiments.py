@@ -273,3 +273,17 @@ def test_a_tick_beside_an_experiment_is_stored_too(ledger: sa.Engine, store: Any
         write_run(connection, RUN)
         write_windows(connection, [])
     assert experiments(ledger) == [RUN]
+
+
+def test_what_can_no_longer_be_made_is_not_tried(
+    ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
+) -> None:
+    run, (first, second) = run_of()
+    store(run, first, second)
+    store(*seconds_of(second, make_worker_window, make_cohort_window, 1))
+    far = replace(run, id="exp-2", started_at=AT - 86_400)
+    store(far, *far.windows(0))
+    assert fill_windows(ledger, second.ended_at + 90_000, settled_too=True) == 2
+    with ledger.connect() as connection:
+        filled = connection.execute(sa.text("SELECT experiment FROM experiment_window WHERE filled_at > 0")).scalars()
+        assert set(filled) == {"exp-1"}
