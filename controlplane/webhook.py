@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import httpx
 import sqlalchemy as sa
@@ -49,7 +50,9 @@ class WebhookSender:
         self._engine, self._secret_of, self._give_up_after_s = engine, secret_of, give_up_after_s
         self._pauses = pauses or wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S)
         # What an operator's environment says of proxies holds; where a receiver redirects to is not where we were told.
-        self._client = httpx.AsyncClient(timeout=ANSWER_WITHIN_S, follow_redirects=False, transport=transport)
+        self._client = cache(
+            lambda: httpx.AsyncClient(timeout=ANSWER_WITHIN_S, follow_redirects=False, transport=transport)
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Semaphore(AT_ONCE)
 
@@ -85,7 +88,8 @@ class WebhookSender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
+        if self._client.cache_info().currsize:
+            await self._client().aclose()
 
     async def _record(self, messages: Sequence[Message]) -> None:
         try:
@@ -133,7 +137,7 @@ class WebhookSender:
         async with self._turn:
             try:
                 headers = message.headers(secret, time.time())
-                answer = await self._client.post(message.url, content=message.body, headers=headers)
+                answer = await self._client().post(message.url, content=message.body, headers=headers)
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
                 raise DeliveryError(f"{message.host}: {type(error).__name__}") from error
         if not answer.is_success:

@@ -25,6 +25,7 @@ from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.experiment_office import keep_filled, take_up
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
+from controlplane.finops.pricing.current import machine_prices
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
@@ -249,6 +250,7 @@ class ControllerActor:
                 tuple(self._controller.alerts.active),
                 self._budgets.statuses,
                 self._budgets.unasked,
+                machine_prices(self._prices, time.time()),
             ),
             self._policy.status(),
         )
@@ -333,7 +335,7 @@ class ControllerActor:
         self._budgeting.cancel()
         if not self._has_stepped_down:
             self._tick()
-        await self._budgets.close()
+        await self._budgets.close(is_in_charge=not self._has_stepped_down)
         await asyncio.to_thread(self._journal.close)
 
 

@@ -241,7 +241,7 @@ class BudgetBook:
             since = now if account.since is None else account.since
             limit, period = limit_nano(account.named), account.state.period
             account.ahead, account.ahead_at = forecast(money.nano, limit, by_hour, since, period, now), now
-        account.state = rearmed(account.named, account.state, money.nano)
+        account.state = rearmed(account.named, account.state, money)
         said = status(account.named, account.state, money, now, account.ahead)
         account.state, alerts = fire(account.named, account.state, said)
         return replace(said, fired=tuple(sorted(account.state.fired))), alerts

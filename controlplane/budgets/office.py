@@ -169,10 +169,11 @@ class BudgetOffice:
             self._unsaved = {**unsaved, **self._unsaved}
             raise
 
-    async def close(self) -> None:
-        """Keep on record what is not yet, and stop delivering; what is pending is delivered by the next controller."""
+    async def close(self, *, is_in_charge: bool) -> None:
+        """Stop delivering; what is pending is delivered by the next controller. is_in_charge: put states on record."""
         try:
-            await self.save()
+            if is_in_charge:
+                await self.save()
         except Exception as error:
             log.warning("budgets are not put on record: %s", str(error).splitlines()[0])
         await self._sender.close()

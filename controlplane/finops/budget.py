@@ -248,9 +248,11 @@ def subject(name: str, share: float, period: Period) -> str:
     return f"{name}/{what}/{period.label}"
 
 
-def rearmed(named: NamedBudget, state: BudgetState, nano: int) -> BudgetState:
-    """With those thresholds to be told of again that are no longer reached, because the budget was raised."""
-    kept = state.fired & (reached(named, nano) | {UNKNOWN})
+def rearmed(named: NamedBudget, state: BudgetState, money_spent: Spent) -> BudgetState:
+    """With those thresholds to be told of again that are no longer reached, because the budget was raised, and what is
+    no longer unknown, because a price was added.
+    """
+    kept = state.fired & (reached(named, money_spent.nano) | ({UNKNOWN} if money_spent.why else set()))
     return state if kept == state.fired else replace(state, fired=kept)
 
 
@@ -311,7 +313,8 @@ def refusal(said: BudgetStatus, *, reserved_by: int = 0) -> str:
         f"{CURRENCY} are spent in {said.period.label}"
     )
     if said.spent_nano < said.limit_nano:
-        text += f", and {reserved_by} requests under way may use the rest"
+        others = "1 request" if reserved_by == 1 else f"{reserved_by} requests"
+        text += f", and {others} under way may use the rest"
     return f"{text}; it resets at {said.period.resets_at}."
 
 

@@ -16,6 +16,8 @@ from controlplane.finops.periods import Period
 HOUR_S = 3600
 DAY_HOURS = 24
 HORIZON_HOURS = 7 * DAY_HOURS
+LEAST_KNOWN_S = 600.0
+"""A rate of fewer seconds is none: a month is not forecast from a first minute."""
 LEAST_BLOCKS = 3
 """Blocks of the past without which no interval is said."""
 Z_95 = 1.96
@@ -39,12 +41,12 @@ def forecast(
     spent_nano: int, limit_nano: int, by_hour: Mapping[int, int], since: float, period: Period, now: float
 ) -> Forecast | None:
     """by_hour: nano-units by hour since the unix epoch, hours without spending left out. since: unix seconds from which
-    on they are known. None where nothing is known of a minute yet. Block sums are taken as independent: by day where
+    on they are known. None where that is less than LEAST_KNOWN_S ago. Block sums are taken as independent: by day where
     three whole days are known (so that day and night are in each), else by hour.
     """
     begin = max(since, now - HORIZON_HOURS * HOUR_S)
     known_s, left_s = now - begin, max(period.end - now, 0.0)
-    if known_s < 60.0:
+    if known_s < LEAST_KNOWN_S:
         return None
     first = math.floor(begin / HOUR_S)
     rate = sum(nano for hour, nano in by_hour.items() if hour >= first) / known_s

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts import AlertBook, CanaryCheck
+from controlplane.alerts import Alert, AlertBook, CanaryCheck
 
 CHECK = CanaryCheck("r1", "w1", "json", "ngram@1", 100.0, "greedy", 40, 0, 0, 0.0, 0.0, None, 90, 0.2)
 WRONG = replace(CHECK, mismatches=3, worst_gap=7.5, tolerance=1.1, first_mismatch=12)
@@ -90,3 +90,9 @@ def test_a_check_that_cannot_be_true_names_the_field(field, value) -> None:
     assert CHECK.problem is None
     assert WRONG.problem is None
     assert replace(WRONG, **{field: value}).problem in (f"bad {field}", "bad positions")
+
+
+def test_an_alert_that_somebody_else_found_blocks_no_drafter() -> None:
+    over = Alert("budget", "code/80%/2026-11", "warning", 1.0, 1.0, 1, "80 % spent")
+    book = AlertBook().with_alert(over)
+    assert (list(book.active), book.blocked_drafters) == (["budget:code/80%/2026-11"], ())

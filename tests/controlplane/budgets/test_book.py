@@ -194,8 +194,9 @@ def test_another_sheet_prices_the_whole_period_again(kept: Any, make_busy: Any, 
     book = kept(TEN_CENTS)
     book.tick(NOON, [make_busy(NOON - 1, 5, device="mystery")])
     book.sheet = make_sheet(sku="mystery")
-    (status,) = book.tick(NOON + 1).statuses
-    assert (status.spent_nano, status.standing) == (5 * CENT, "soft")
+    entry = book.tick(NOON + 1)
+    assert (entry.statuses[0].spent_nano, entry.statuses[0].standing) == (5 * CENT, "soft")
+    assert "budget:code/unknown/2026-11-29" not in book.alerts.active
 
 
 def test_a_raised_budget_tells_its_thresholds_again_when_they_are_reached(

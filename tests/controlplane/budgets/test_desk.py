@@ -83,7 +83,7 @@ def test_what_is_left_may_be_reserved_by_others(desk_of: Any) -> None:
     assert desk.admit("e", ask("a"), NOON).refusal is None
     refusal = desk.admit("e", ask("b"), NOON).refusal
     assert "0.95 of 1.00 USD are spent" in refusal.message
-    assert "1 requests under way may use the rest" in refusal.message
+    assert "1 request under way may use the rest" in refusal.message
     assert desk.rejections == {"code": 1}
 
 

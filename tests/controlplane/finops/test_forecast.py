@@ -52,8 +52,8 @@ def test_what_is_exceeded_already_has_no_date_ahead() -> None:
     assert found.exceeds_at is None
 
 
-def test_nothing_is_said_of_the_first_minute_and_no_interval_of_the_first_hours() -> None:
-    assert forecast(1, 10, {}, MONDAY, WEEK, MONDAY + 30) is None
+def test_nothing_is_said_of_the_first_minutes_and_no_interval_of_the_first_hours() -> None:
+    assert forecast(1, 10, {}, MONDAY, WEEK, MONDAY + 590) is None
     found = forecast(10, 100, {int(MONDAY // HOUR_S): 10}, MONDAY, WEEK, MONDAY + HOUR_S)
     assert found is not None
     assert (found.low_nano, found.high_nano) == (None, None)
