@@ -35,6 +35,8 @@ from controlplane.store.write import write_items
 from controlplane.telemetry import StepCount
 
 Make = Callable[..., Any]
+ON_SQLITE = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+"""Where nothing depends on the dialect."""
 AT = 1_790_002_800.0  # a whole hour
 RUN = Run("exp-1", Spec("window", 0.5, 60.0, 10.0, 10), 7, AT, "ann", "to see")
 SHEET = PriceSheet(
@@ -83,6 +85,7 @@ def test_an_experiment_is_found_by_the_beginning_of_its_name(ledger: sa.Engine, 
     assert find_experiment(ledger, "exp%") is None
 
 
+@ON_SQLITE
 def test_a_window_keeps_its_order_and_how_it_ended(ledger: sa.Engine, store: Any) -> None:
     _, windows = run_of()
     store(RUN, *(replace(w, state="running") for w in windows))
@@ -92,6 +95,7 @@ def test_a_window_keeps_its_order_and_how_it_ended(ledger: sa.Engine, store: Any
     assert sorted(m.window.started_at for m in measured(ledger, RUN.id)) == [w.started_at for w in windows]
 
 
+@ON_SQLITE
 def test_a_restarted_controller_gives_up_the_pair_and_finds_the_experiment(ledger: sa.Engine, store: Any) -> None:
     _, windows = run_of(2)
     store(RUN, *windows[:2], *(replace(w, state="running") for w in windows[2:]))
@@ -139,6 +143,7 @@ def test_requests_belong_to_the_window_in_which_they_arrived(
     assert found.sums.tpot.sum_s == pytest.approx(0.04)
 
 
+@ON_SQLITE
 def test_a_window_that_arrives_late_is_in_the_next_sums_and_a_repeated_one_is_not(
     ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
 ) -> None:
@@ -185,6 +190,7 @@ def test_replicas_without_a_drafter_are_the_control_and_nobody_else(
     assert found["control"].draft_tokens == 0
 
 
+@ON_SQLITE
 def test_a_replica_without_a_drafter_is_in_no_arm_of_windows(
     ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
 ) -> None:
@@ -255,6 +261,7 @@ def test_a_control_window_in_which_tokens_were_drafted_is_none(experiment: tuple
     assert report.headline.startswith("no verdict yet")
 
 
+@ON_SQLITE
 def test_an_hour_of_the_month_has_its_load_its_busy_time_and_what_that_cost(
     ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
 ) -> None:
@@ -266,6 +273,7 @@ def test_an_hour_of_the_month_has_its_load_its_busy_time_and_what_that_cost(
     assert [h.busy_nano for h in load_hours(ledger, TimeRange(AT, AT + 3600), SHEET, "spot")] == [None]
 
 
+@ON_SQLITE
 def test_a_tick_beside_an_experiment_is_stored_too(ledger: sa.Engine, store: Any) -> None:
     plan = Plan(1, 1, AT, AT + 10, {}, {}, "p1", arm="control")
     store(Ticked(plan, AT), RUN)
@@ -275,6 +283,7 @@ def test_a_tick_beside_an_experiment_is_stored_too(ledger: sa.Engine, store: Any
     assert experiments(ledger) == [RUN]
 
 
+@ON_SQLITE
 def test_what_can_no_longer_be_made_is_not_tried(
     ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
 ) -> None:
