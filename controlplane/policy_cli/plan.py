@@ -173,7 +173,7 @@ def _lines(
         yield f"- {name}"
     yield ""
     for line in changes:
-        if line.startswith(("order of cohorts", "experiment")):
+        if line.startswith(("order of cohorts", "experiment", "budget ")):
             yield line
     if not changes:
         yield "no setting changes"
