@@ -151,6 +151,14 @@ def test_idle_disappears_where_nobody_has_a_weight(ledger: sa.Engine) -> None:
     assert (report.idle.cost_nano, report.total.cost_nano) == (0, 1_000_000)
 
 
+def test_idle_of_a_machine_that_nobody_used_is_borne_by_all_that_were_busy(ledger: sa.Engine) -> None:
+    cohorts = [cohort(name, TenantUse(name, n), prefill_positions=n) for name, n in (("a", 10), ("b", 30))]
+    spare = window(0, busy=0.0, device="gpu-quarter", id=WindowId("spare", 1, 0))
+    write(ledger, [window(0, *cohorts), spare])
+    report = by(ledger, "cohort", idle="weighted")
+    assert [row.cost_nano for row in report.rows] == [250_000 + 62_500, 750_000 + 187_500]
+
+
 def test_idle_disappears_where_nobody_is_there_to_bear_it(ledger: sa.Engine) -> None:
     write(ledger, [window(0, busy=0.0)])
     for rule in ("weighted", "even"):

@@ -117,6 +117,12 @@ def test_any_range_is_the_windows_that_began_in_it(seed: int, first: float, hour
     for by in ("cohort", "tenant", "hour"):
         found = sums(cost_report(engine, span, by, SHEET))
         assert {name: found[name] for name in truth(inside)} == truth(inside)
+    asked = {"cohort": ["chat"], "sku": ["gpu-0", "gpu-1"]}
+    by_cohort, by_tenant = (cost_report(engine, span, by, SHEET, where=asked) for by in ("cohort", "tenant"))
+    # By tenant single windows are added up one by one, by cohort in SQL.
+    assert (by_tenant.idle, by_tenant.total.machine_ns) == (by_cohort.idle, by_cohort.total.machine_ns)
+    rests = [report.rest.machine_ns if report.rest else None for report in (by_tenant, by_cohort)]
+    assert rests[0] == rests[1]
     cells = list(cost_cells(engine, span, SHEET))
     assert sum(cell.cost_nano or 0 for cell in cells) == bill(inside)
     assert sum(cell.uj or 0 for cell in cells) == truth(inside)["energy_uj"]
@@ -151,6 +157,8 @@ def test_the_cells_of_a_filter_and_those_of_its_opposite_are_all(filled: Filled,
     engine, _ = filled
     everything, some = list(cost_cells(engine, ALL, SHEET)), list(cost_cells(engine, ALL, SHEET, where=where))
     assert set(some) < set(everything)
+    idle_ns = [sum(cell.ns for cell in found if cell.direction == "idle") for found in (some, everything)]
+    assert (idle_ns[0] < idle_ns[1]) == ("sku" in where or "day" in where)
     report = cost_report(engine, ALL, "cohort", SHEET, where=where)
     work = [cell for cell in some if cell.direction != "idle"]
     assert sum(row.machine_ns for row in report.rows) == sum(cell.ns for cell in work)
