@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from controlplane.alerts import Alert, AlertState
     from controlplane.budgets.desk import Ask, Refusal, Settled
     from controlplane.finops.budget import BudgetStatus
+    from controlplane.finops.pricing.current import MachinePrices
     from controlplane.policy import Policy
     from controlplane.policy_control import PolicyStatus
     from controlplane.rollout import StageOrder
@@ -40,7 +41,8 @@ class JournalCounts:
     decisions: by (cohort, reason). ledger_spooled: rows not yet in the database; ledger_lost: rows given up.
     reports_refused: reports not used, by reason. stepped_down: whether it found a later controller in its database.
     alerts: names of the active ones. budgets: where each stands; budgets_unasked: requests that endpoints decided on by
-    themselves, because the controller did not answer whether they may be paid for.
+    themselves, because the controller did not answer whether they may be paid for. prices: what machines cost now, None
+    while no controller said.
     """
 
     decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class JournalCounts:
     alerts: tuple[str, ...] = ()
     budgets: tuple[BudgetStatus, ...] = ()
     budgets_unasked: int = 0
+    prices: MachinePrices | None = None
 
 
 class Backend(Protocol):

@@ -78,15 +78,22 @@ class _OpenTenant:
     requests: int = 0
 
     def close(self, tenant: str | None, steps: Counter[_Count]) -> TenantUse:
+        # In one loop: a window of many tenants is closed on the step's thread.
+        verify_positions = draft_tokens = accepted_tokens = extra_tokens = 0
+        for (drafted, accepted, ended), n in steps.items():
+            verify_positions += n * (drafted + 1)
+            draft_tokens += n * drafted
+            accepted_tokens += n * accepted
+            extra_tokens += n * (not ended)
         return TenantUse(
             tenant,
             prefill_positions=self.prefill_positions,
-            verify_positions=sum(n * (drafted + 1) for (drafted, _, _), n in steps.items()),
+            verify_positions=verify_positions,
             draft_positions=self.draft_positions,
-            draft_tokens=sum(n * drafted for (drafted, _, _), n in steps.items()),
-            accepted_tokens=sum(n * accepted for (_, accepted, _), n in steps.items()),
+            draft_tokens=draft_tokens,
+            accepted_tokens=accepted_tokens,
             input_tokens=self.input_tokens,
-            emitted_tokens=self.first_tokens + sum(n * (kept + (not end)) for (_, kept, end), n in steps.items()),
+            emitted_tokens=self.first_tokens + accepted_tokens + extra_tokens,
             requests=self.requests,
         )
 

@@ -21,6 +21,8 @@ from controlplane.telemetry import (
     merge_cohorts,
 )
 from workers.backend import JournalCounts
+from workers.controller_metrics import of_controller
+from workers.cost_metrics import CostCounters, MachineTime, per_million_tokens
 from workers.worker_totals import MetricsSnapshot
 
 OTHER_COHORTS = "other"
@@ -49,6 +51,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests_finished": ("Requests that ended with an answer.", _COHORT),
     "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+    "wasted_speculation_joules": ("Energy of draft tokens that were not kept; absent where not measured.", _COHORT),
     "energy_windows_dropped": ("Windows that an energy meter had no answer for, by reason.", ("reason",)),
     "canary_checked": ("Finished requests computed again by the target alone.", _COHORT_DRAFTER),
     "canary_mismatch": ("Checked requests whose text was not the target's.", _COHORT_DRAFTER),
@@ -62,6 +65,8 @@ _HISTOGRAMS = {
     "time_to_first_token_seconds": "Seconds from receiving a request to its first token.",
     "time_per_output_token_seconds": "(End - first token) / (tokens - 1) of a request, in seconds.",
 }
+_BUSY, _WASTED, _IDLE = "busy_ns", "wasted_ns", "idle_ns"
+"""Machine time by cohort and device, and idle by device: counted here, billed in cost_metrics."""
 _SUM, _COUNT = -1, -2  # pseudo buckets that hold the sum and the count of observations
 
 
@@ -73,6 +78,7 @@ class MetricsAggregator:
         self._sums: dict[Series, float] = {}
         self._snapshots: tuple[MetricsSnapshot, ...] = ()
         self._known: frozenset[str] = frozenset()
+        self._costs = CostCounters()
 
     def observe(self, snapshots: Sequence[MetricsSnapshot], known_cohorts: Iterable[str]) -> None:
         """Take in the workers' newest totals; an outdated snapshot adds nothing."""
@@ -94,19 +100,22 @@ class MetricsAggregator:
 
     def render(self, counts: JournalCounts) -> bytes:
         """The exposition in Prometheus' text format; counts: the controller's."""
+        self._costs.bill(self._machine_time(), counts.prices)
         families = [
             *self._counters(),
             self._step_seconds(),
             *self._histograms(),
             *self._gauges(),
-            *_controller(counts),
+            *self._costs.families(),
+            per_million_tokens(self._snapshots, self._known, self._costs.prices),
+            *of_controller(counts),
         ]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(families))
         return generate_latest(registry)
 
     def _label(self, series: Series) -> Series:
-        is_by_cohort = _COUNTERS.get(series.metric, ("", _COHORT))[1][:1] == _COHORT
+        is_by_cohort = _COUNTERS.get(series.metric, ("", _COHORT))[1][:1] == _COHORT and series.metric != _IDLE
         if not is_by_cohort or series.labels[0] in self._known:
             return series
         return series._replace(labels=(OTHER_COHORTS, *series.labels[1:]))
@@ -118,6 +127,16 @@ class MetricsAggregator:
                 if series.metric == name:
                     family.add_metric([series.model, *series.labels], value)
             yield family
+
+    def _machine_time(self) -> dict[MachineTime, float]:
+        """Nanoseconds since this aggregator's start."""
+        times = {}
+        for series, ns in self._sums.items():
+            if series.metric in (_BUSY, _WASTED):
+                times[MachineTime(series.metric.removesuffix("_ns"), series.model, *series.labels)] = ns
+            elif series.metric == _IDLE:
+                times[MachineTime("idle", series.model, None, *series.labels)] = ns
+        return times
 
     def _step_seconds(self) -> Metric:
         """Sum and count only: windows carry the seconds of steps as sums."""
@@ -209,6 +228,12 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
         yield Series("step_seconds", model, (cohort,), _SUM), sum(cell.step_seconds for cell in w.cells)
         yield from _buckets("time_to_first_token_seconds", model, cohort, w.ttft)
         yield from _buckets("time_per_output_token_seconds", model, cohort, w.tpot)
+    for cohort, use in snapshot.use.items():
+        yield Series(_BUSY, model, (cohort, snapshot.device)), use.ns
+        yield Series(_WASTED, model, (cohort, snapshot.device)), use.wasted_ns
+        if use.wasted_uj is not None:
+            yield Series("wasted_speculation_joules", model, (cohort,)), use.wasted_uj / 1e6
+    yield Series(_IDLE, model, (snapshot.device,)), snapshot.idle_ns
     for source, microjoules in snapshot.energy_uj.items():
         if source != "none":
             yield Series("energy_joules", model, (source,)), microjoules / 1e6
@@ -229,46 +254,6 @@ def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) ->
     for i, count in enumerate(histogram.counts):
         yield Series(name, model, (cohort,), i), count
     yield Series(name, model, (cohort,), _SUM), histogram.sum_s
-
-
-def _controller(counts: JournalCounts) -> Iterator[Metric]:
-    family = CounterMetricFamily("kadence_decisions", "Decisions on K by reason.", labels=["cohort", "reason"])
-    for (cohort, reason), count in sorted(counts.decisions.items()):
-        family.add_metric([cohort, reason], count)
-    yield family
-    refused = CounterMetricFamily("kadence_reports_refused", "Reports not decided on, by reason.", labels=["reason"])
-    for reason, count in sorted(counts.reports_refused.items()):
-        refused.add_metric([reason], count)
-    yield refused
-    yield GaugeMetricFamily(
-        "kadence_controller_stepped_down",
-        "1 when the controller found a later one in its database and decides no more.",
-        float(counts.stepped_down),
-    )
-    alerts = GaugeMetricFamily("kadence_alerts_active", "1 while an alert is not cleared.", labels=["alert"])
-    for name in sorted(counts.alerts):
-        alerts.add_metric([name], 1)
-    yield alerts
-    yield from _budgets(counts)
-    spooled, lost = counts.ledger_spooled, counts.ledger_lost
-    yield GaugeMetricFamily("kadence_ledger_rows_spooled", "Rows waiting to be written to the database.", spooled)
-    yield CounterMetricFamily("kadence_ledger_rows_lost", "Rows that could not be kept for the database.", lost)
-
-
-def _budgets(counts: JournalCounts) -> Iterator[Metric]:
-    spent = GaugeMetricFamily(
-        "kadence_budget_spent_usd", "Dollars spent in the present period; absent while unknown.", labels=["budget"]
-    )
-    limit = GaugeMetricFamily("kadence_budget_limit_usd", "Dollars of a period.", labels=["budget"])
-    rejections = CounterMetricFamily("kadence_budget_rejections", "Requests refused by a budget.", labels=["budget"])
-    for status in counts.budgets:
-        if status.standing != "unknown":
-            spent.add_metric([status.name], status.spent_nano / 1e9)
-        limit.add_metric([status.name], status.limit_nano / 1e9)
-        rejections.add_metric([status.name], status.rejections)
-    yield from (spent, limit, rejections)
-    text = "Requests that an endpoint decided on by the last word it had, because the controller did not answer."
-    yield CounterMetricFamily("kadence_budget_unasked", text, counts.budgets_unasked)
 
 
 def _oldest_plan(snapshots: Sequence[MetricsSnapshot]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controlplane.alerts import CanaryCheck
+from controlplane.finops.attribution import WindowUse, window_use
 from controlplane.telemetry import CohortWindow, EnergySource, WorkerWindow, merge_cohorts
 
 
@@ -25,6 +26,30 @@ class CanaryTotals(NamedTuple):
             self.near_ties + check.near_ties,
             self.seconds + check.seconds,
         )
+
+
+class CohortUse(NamedTuple):
+    """Machine time (ns) of a cohort, and of it what went into draft tokens that were not kept; likewise microjoules.
+
+    wasted_uj: of the windows that were measured, None where none was.
+    """
+
+    ns: int = 0
+    wasted_ns: int = 0
+    wasted_uj: int | None = None
+
+    def plus(self, other: CohortUse) -> CohortUse:
+        measured = [uj for uj in (self.wasted_uj, other.wasted_uj) if uj is not None]
+        return CohortUse(self.ns + other.ns, self.wasted_ns + other.wasted_ns, sum(measured) if measured else None)
+
+
+def cohort_uses(use: WindowUse) -> dict[str, CohortUse]:
+    """A window's use by cohort."""
+    found: dict[str, CohortUse] = {}
+    for each in use.uses:
+        more = CohortUse(each.ns, each.wasted_ns, each.wasted_uj)
+        found[each.cohort] = found.get(each.cohort, CohortUse()).plus(more)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +83,10 @@ class MetricsSnapshot:
     reports_lost: int = 0
     energy_windows_dropped: Mapping[str, int] = field(default_factory=dict)
     canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
+    device: str = ""
+    use: Mapping[str, CohortUse] = field(default_factory=dict)
+    last_use: Mapping[str, CohortUse] = field(default_factory=dict)
+    idle_ns: int = 0
 
 
 class WorkerTotals:
@@ -67,6 +96,8 @@ class WorkerTotals:
         self._totals: dict[str, CohortWindow] = {}
         self._energy_uj: dict[EnergySource, int] = {}
         self._canary: dict[tuple[str, str], CanaryTotals] = {}
+        self._use: dict[str, CohortUse] = {}
+        self._idle_ns = 0
 
     def add(self, window: WorkerWindow, canary: Iterable[CanaryCheck] = ()) -> MetricsSnapshot:
         """Add a window and the checks that came with it, each once and in order, and return the state after it."""
@@ -76,6 +107,11 @@ class WorkerTotals:
         # Tenants are the ledger's: whoever came once would be kept and summed for as long as the worker lives.
         cohorts = [replace(cohort, tenants=()) for cohort in window.cohorts]
         self._totals = merge_cohorts([*self._totals.values(), *cohorts])
+        use = window_use(replace(window, cohorts=tuple(cohorts)))
+        last_use = cohort_uses(use)
+        for cohort, used in last_use.items():
+            self._use[cohort] = self._use.get(cohort, CohortUse()).plus(used)
+        self._idle_ns += use.idle_ns
         if window.energy_uj is not None:
             source = window.energy_source
             self._energy_uj[source] = self._energy_uj.get(source, 0) + window.energy_uj
@@ -95,4 +131,8 @@ class WorkerTotals:
             kv_total=window.kv_total,
             drafter=window.drafter,
             canary=dict(self._canary),
+            device=window.device,
+            use=dict(self._use),
+            last_use=last_use,
+            idle_ns=self._idle_ns,
         )

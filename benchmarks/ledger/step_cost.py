@@ -6,7 +6,7 @@ The steps are not computed: their counting is, with requests that come and go as
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Seq
+from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -18,10 +18,13 @@ from workers.commit import Committed
 from workers.meter import Gauges, Meter
 from workers.reporter import Reporter
 from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.worker_totals import WorkerTotals
 
 K, PROMPT_TOKENS, CONTEXT = 4, 24, 4096
 COHORTS = ("chat", "code", "json", "default")
 TENANTS = 100
+KEPT = 8
+"""Reports that are kept for the recording; a worker keeps none once they are sent."""
 GAUGES = Gauges(
     plan_version=1, plan_expired=False, plan_age_s=0.5, running=SEQUENCES, waiting=0, kv_used=0, kv_total=CONTEXT
 )
@@ -50,12 +53,13 @@ class EngineThread:
 
     seed: int = 0
     now: float = 1_790_000_000.0
-    reports: list[Report] = field(default_factory=list)
+    reports: deque[Report] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
         self._meter = Meter("worker-0", 1, "model", "ngram@1", "bench-gpu", lambda: self.now)
         self._records: list[RequestRecord] = []
+        self._totals = WorkerTotals()
         self._started = 0
         self._running = [self._sequence() for _ in range(SEQUENCES)]
         self._closes_at = self.now + 1.0
@@ -80,6 +84,7 @@ class EngineThread:
         if self.now >= self._closes_at:
             report = Report(self._meter.close(GAUGES), tuple(self._records))
             reporter.put(report)
+            self._totals.add(report.window, report.canary)
             self._records = []
             self._closes_at += 1.0
             self.reports.append(report)
@@ -125,12 +130,7 @@ def measure_steps(steps: int, plan: Plan, seed: int = 0) -> tuple[StepCost, list
         reporter.stop()
     own, wall = [each[0] for each in spent], sorted(each[1] for each in spent)
     cost = StepCost(_ms(sum(own) / steps), _ms(wall[int(0.99 * (steps - 1))]), _ms(wall[-1]), steps)
-    return cost, _whole(thread.reports)
-
-
-def _whole(reports: Seq[Report]) -> list[Report]:
-    """Without the first, which began with the warm-up."""
-    return list(reports[1:])
+    return cost, list(thread.reports)
 
 
 def _ms(ns: float) -> float:
