@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from math import isnan
 from statistics import fmean, median
 from typing import Any
 
@@ -20,6 +21,8 @@ HEADLINE: Mapping[str, Callable[[Iterable[float]], float]] = {
     "percent_of_clairvoyant": fmean,
     "gain_over_best_fixed_percent": fmean,
     "worst_cell_percent": min,
+    "worst_mid_cell_percent": min,
+    "worst_large_cell_percent": min,
     "worst_own_gap_percent": min,
     "mean_own_gap_percent": fmean,
     "drawn_percent_of_clairvoyant": fmean,
@@ -27,12 +30,14 @@ HEADLINE: Mapping[str, Callable[[Iterable[float]], float]] = {
 }
 """The one number of a measure over all traces: the mean, or the worst where the measure is a worst case itself."""
 
+CELL_SIZES = ("", "mid_", "large_")
+
 Number = float | None
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
     """{min, median, max, mean}, rounded; empty without values."""
-    known = list(values)
+    known = [value for value in values if not isnan(value)]
     if not known:
         return {}
     figures = {"min": min(known), "median": median(known), "max": max(known), "mean": fmean(known)}
@@ -71,7 +76,7 @@ def _profile_figures(profile: Profile, traces: Sequence[Trace]) -> dict[str, Any
     """Ours at the top, as the contract has it, and every arm below."""
     arms = {
         arm: {
-            name: round(float(headline(getattr(t.scores[arm], name) for t in traces)), 4)
+            name: _headline(headline, [getattr(t.scores[arm], name) for t in traces])
             for name, headline in HEADLINE.items()
         }
         | {"changes_per_minute": round(_per_minute(profile, (t.scores[arm] for t in traces)), 4)}
@@ -83,6 +88,8 @@ def _profile_figures(profile: Profile, traces: Sequence[Trace]) -> dict[str, Any
         "percent_of_clairvoyant",
         "gain_over_best_fixed_percent",
         "worst_cell_percent",
+        "worst_mid_cell_percent",
+        "worst_large_cell_percent",
         "mean_own_gap_percent",
         "spreads",
     )
@@ -95,6 +102,12 @@ def _profile_figures(profile: Profile, traces: Sequence[Trace]) -> dict[str, Any
         **{name: own.get(name) for name in top},
         "arms": [{"name": arm, **figures} for arm, figures in arms.items()],
     }
+
+
+def _headline(headline: Callable[[Iterable[float]], float], values: Iterable[float]) -> Number:
+    """Of the traces that have the measure (one without a cell so large has no worst one); None where none has."""
+    known = [value for value in values if not isnan(value)]
+    return round(float(headline(known)), 4) if known else None
 
 
 def _per_minute(profile: Profile, scores: Iterable[Score]) -> float:
@@ -118,7 +131,16 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
 def _profile_table(profile: Mapping[str, Any]) -> Table:
     table = Table(title=f"{profile['name']}: {profile['description']} ({profile['traces']} x {profile['steps']} steps)")
     table.add_column("arm")
-    for name in ("% of clairvoyant", "min-max", "over best fixed K", "min-max", "worst cell", "changes/min"):
+    for name in (
+        "% of clairvoyant",
+        "min-max",
+        "over best fixed K",
+        "min-max",
+        "worst cell",
+        "of 5 %",
+        "of 10 %",
+        "changes/min",
+    ):
         table.add_column(name, justify="right")
     for arm in sorted(profile["arms"], key=lambda each: -each["percent_of_clairvoyant"]):
         share, gain = (arm["spreads"][name] for name in ("percent_of_clairvoyant", "gain_over_best_fixed_percent"))
@@ -128,7 +150,7 @@ def _profile_table(profile: Mapping[str, Any]) -> Table:
             f"{share['min']:.1f}-{share['max']:.1f}",
             f"{gain['mean']:+.2f} %",
             f"{gain['min']:+.1f} to {gain['max']:+.1f}",
-            f"{arm['worst_cell_percent']:+.2f} %",
+            *("" if (worst := arm[f"worst_{size}cell_percent"]) is None else f"{worst:+.2f} %" for size in CELL_SIZES),
             f"{arm['changes_per_minute']:.1f}",
         )
     return table
@@ -174,7 +196,7 @@ def csv_lines(conditions: Mapping[str, Any], traces: Sequence[Trace]) -> list[di
             "profile": trace.profile,
             "seed": trace.seed,
             "arm": arm,
-            **{name: round(value, 6) for name, value in asdict(score).items()},
+            **{name: None if isnan(value) else round(value, 6) for name, value in asdict(score).items()},
             **{name: getattr(trace.adaptations.get(arm), name, None) for name in names},
         }
         for trace in traces

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.control.cost import Floats, Ints
 from benchmarks.control.world import World
@@ -19,6 +20,9 @@ from controlplane.telemetry import LOAD_BUCKETS
 
 MIN_CELL_SHARE = 0.02
 """A (load bucket, cohort) cell with a smaller share of the trace's steps is left out: nobody could have learnt it."""
+
+MID_CELL_SHARE, LARGE_CELL_SHARE = 0.05, 0.1
+"""Cells at least as large are also looked at by themselves: how soon evidence was there matters less in them."""
 
 BUCKETS = len(LOAD_BUCKETS)
 
@@ -30,6 +34,7 @@ class Score:
     percent_of_clairvoyant: goodput over that of the clairvoyant arm. gain_over_best_fixed_percent: over that of the
     best single K of the trace. drawn_percent_of_clairvoyant: total drawn tokens over total measured seconds, likewise.
     worst_cell_percent: what the arm's K brought in the worst cell beside the best fixed K of the trace (`cells`).
+    worst_mid_cell_percent, worst_large_cell_percent: the same of cells with a twentieth and a tenth of the steps.
     worst_own_gap_percent, mean_own_gap_percent: the same beside each cell's own best fixed K; the mean is by steps.
     changes_per_step: how often a running cohort's K changed.
     """
@@ -39,6 +44,8 @@ class Score:
     gain_over_best_fixed_percent: float
     drawn_percent_of_clairvoyant: float
     worst_cell_percent: float
+    worst_mid_cell_percent: float
+    worst_large_cell_percent: float
     worst_own_gap_percent: float
     mean_own_gap_percent: float
     changes_per_step: float
@@ -117,10 +124,17 @@ def score(world: World, k: Ints, clairvoyant: Ints, best_fixed: Ints) -> Score:
         gain_over_best_fixed_percent=100.0 * (goodput / fixed - 1.0),
         drawn_percent_of_clairvoyant=100.0 * drawn_goodput(world, k) / drawn_goodput(world, clairvoyant),
         worst_cell_percent=float(np.nanmin(worst)),
+        worst_mid_cell_percent=_worst_of(worst, beside.steps >= MID_CELL_SHARE * world.steps),
+        worst_large_cell_percent=_worst_of(worst, beside.steps >= LARGE_CELL_SHARE * world.steps),
         worst_own_gap_percent=float(np.nanmin(own)),
         mean_own_gap_percent=float(np.average(own[is_counted], weights=beside.steps[is_counted])),
         changes_per_step=changes(world.sequences, k) / world.steps,
     )
+
+
+def _worst_of(percent: Floats, which: NDArray[np.bool_]) -> float:
+    """The least of them; NaN where there is none."""
+    return float(percent[which].min()) if which.any() else float("nan")
 
 
 def changes(sequences: Ints, k: Ints) -> int:

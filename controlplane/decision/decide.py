@@ -17,6 +17,7 @@ from controlplane.decision import sentence
 from controlplane.decision.cells import CellStates, Probes
 from controlplane.decision.drift import KEPT
 from controlplane.decision.guard import (
+    FALL_STEPS,
     REASONS,
     UNDECIDED,
     Circumstances,
@@ -25,7 +26,7 @@ from controlplane.decision.guard import (
     judge_probes,
     rule,
 )
-from controlplane.decision.latency import StepTimes, uniform_seconds
+from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, forward_seconds, uniform_seconds
 from controlplane.decision.observation import BINS, BUCKETS, Flags, Floats, Ints, Observation
 from controlplane.decision.policy_table import GOODPUT, THRESHOLD
 from controlplane.decision.state import DecisionState
@@ -131,7 +132,8 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
     situation = _situation(state, cells, is_unpaid, rates)
     prices = None
     if situation.times is not None and table.is_ragged.any():
-        prices = slots.price(table, situation.outlook, situation.share, cells.k, situation.times)
+        tariff = goodput.tariff(situation)
+        prices = slots.price(table, situation.outlook, situation.share, cells.k, situation.times, tariff)
     wish = _wish(situation, prices)
     rulings = rule(
         table,
@@ -139,7 +141,7 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
         cells,
         state.probes,
         judged,
-        _circumstances(state, situation, seen, is_active, min(max(now - state.decided_at, 0.0), TICK_MOST_S)),
+        _circumstances(state, situation, prices, seen, is_active, min(max(now - state.decided_at, 0.0), TICK_MOST_S)),
         estimate.samples,
         now,
     )
@@ -202,7 +204,12 @@ def _chosen(where: Flags, ours: Wish, theirs: Wish) -> Wish:
 
 
 def _circumstances(
-    state: DecisionState, situation: Situation, seen: Observation, is_active: Flags, passed_s: float
+    state: DecisionState,
+    situation: Situation,
+    prices: slots.Prices | None,
+    seen: Observation,
+    is_active: Flags,
+    passed_s: float,
 ) -> Circumstances:
     new = seen.cells.evidence.examined
     is_told = np.bincount(seen.cells.cohort, new[:, 0], len(state.table.names)) > 0
@@ -230,7 +237,43 @@ def _circumstances(
         probe_loss=loss,
         ran_s=state.cells.ran_s + np.where(is_active, passed_s, 0.0),
         knows_times=situation.times is not None,
+        promised=_promised(state, situation, prices),
     )
+
+
+def _promised(state: DecisionState, situation: Situation, prices: slots.Prices | None) -> Floats:
+    """[cohorts, loads]: the speed that the rung before a raise would bring, where it was not measured; NaN elsewhere.
+
+    In the unit of CellStates.speed: tokens of a sequence in the time of a K = 0 step as profiled. The other cohorts of
+    the load draft as they do now.
+    """
+    cells, outlook, times = state.cells, situation.outlook, situation.times
+    out = np.full(cells.k.shape, np.nan)
+    wanted = (cells.before_k >= 0) & np.isnan(cells.before_speed) & (cells.steps >= FALL_STEPS)
+    if times is None or not wanted.any():
+        return out
+    cohorts, n = np.arange(len(out))[:, None], LOADS[AT_BUCKETS]
+    silent = np.log1p(-np.minimum(outlook.drafted[:, :1], slots.NEVER_SILENT))
+    share = situation.share
+
+    def brings(k: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+        """At rungs k: tokens; and of the batch, the draft positions, drafting seconds and silence that it adds."""
+        k = slots.under_price(state.table, prices, k)
+        drafting = times.drafting[AT_BUCKETS][np.arange(BUCKETS), k]
+        return (
+            outlook.emitted[cohorts, k],
+            share * (outlook.positions[cohorts, k] - 1.0),
+            share * drafting,
+            np.where(k > 0, share * n * silent, 0.0),
+        )
+
+    _, *now = brings(np.maximum(situation.k, 0))
+    tokens, *then = brings(np.maximum(cells.before_k, 0))
+    deep, drafting, silence = (a.sum(axis=0) - a + b for a, b in zip(now, then, strict=True))
+    forward = forward_seconds(times.verifying[AT_BUCKETS], np.maximum(deep, 0.0).T, -np.expm1(silence).T).T
+    reading = times.context_s * max(times.context_now - times.context, 0.0) * n
+    plain = times.verify[AT_BUCKETS, 0] + reading
+    return np.where(wanted, tokens * plain / np.maximum(forward + drafting, 1e-12), np.nan)
 
 
 def _where_active(seen: Observation, cohorts: int) -> Flags:
@@ -250,8 +293,12 @@ def _where_asked(seen: Observation, shape: tuple[int, ...]) -> Flags:
 
 def _measured(state: DecisionState, seen: Observation, times: StepTimes | None) -> CellStates:
     """The measured speed of every cell at the rung where it rests, with the tick's steps at that rung added."""
-    cells, was = seen.cells, state.cells
-    at_rest = (cells.k == was.k[cells.cohort, cells.load_bucket]) & ~cells.is_shadow
+    cells, was, probes = seen.cells, state.cells, state.probes
+    k = was.k[cells.cohort, cells.load_bucket]
+    # Under the rung of a priced cohort a worker drafts what pays beside the sequences of the moment.
+    is_obeyed = np.where(state.table.is_ragged[cells.cohort], cells.k <= k, cells.k == k)
+    on_trial = (cells.k == probes.k[cells.cohort]) & (cells.load_bucket == probes.load_bucket[cells.cohort])
+    at_rest = is_obeyed & ~(on_trial & probes.is_active[cells.cohort]) & ~cells.is_shadow
     if not at_rest.any():
         return was
     where = (cells.cohort[at_rest], cells.load_bucket[at_rest])

@@ -29,6 +29,8 @@ PROBE_COST = 0.01
 """Share of the time that a cell has run since its last probe that one may lose."""
 FALL, FALL_STEPS = 0.05, 200.0
 """A raise is taken back when the measured speed fell by more than this, clear of noise, over at least these steps."""
+PROMISE_SD = 0.05
+"""Relative standard deviation of what step times promise of a rung that was hardly run."""
 JUDGED_FOR_S = 120.0
 """A raise is judged by what was measured for this long after it."""
 
@@ -77,7 +79,8 @@ class Circumstances:
     is over the SLO, NaN where it is not. slower_below: [cohorts, loads] whether one rung down is predicted to make TPOT
     worse. probe_loss: [cohorts, loads] share of its time that a probe loses, were nothing of it accepted; 0 where
     unknown. ran_s: [cohorts, loads] seconds that the cell has run since its last probe, this tick included.
-    knows_times: whether step times are known.
+    knows_times: whether step times are known. promised: [cohorts, loads] speed that the step times give the rung before
+    the last raise, for cells in which none was measured; NaN elsewhere.
     """
 
     is_active: Flags
@@ -90,6 +93,7 @@ class Circumstances:
     probe_loss: Floats
     ran_s: Floats
     knows_times: bool
+    promised: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,9 +288,15 @@ def _running_probe(
 
 
 def _revert(ruled: _Ruled, cells: CellStates, seen: Circumstances, now: float) -> None:
-    """Take a raise back when the measured speed fell, whatever the model of step times says; drift excuses it."""
+    """Take a raise back when the measured speed fell, whatever the model of step times says; drift excuses it.
+
+    A raise out of a rung that was hardly run has no speed before it: it is held against what was expected there.
+    """
     speed, sd = cells.speed()
-    fell = speed + 2.0 * sd < (1.0 - FALL) * cells.before_speed - 2.0 * cells.before_sd  # NaN compares as False
+    is_measured = ~np.isnan(cells.before_speed)
+    before = np.where(is_measured, cells.before_speed, seen.promised)
+    before_sd = np.where(is_measured, cells.before_sd, PROMISE_SD * seen.promised)
+    fell = speed + 2.0 * sd < (1.0 - FALL) * before - 2.0 * before_sd  # NaN compares as False
     fell &= (cells.before_k >= 0) & (cells.steps >= FALL_STEPS) & (now - cells.changed_at <= JUDGED_FOR_S)
     taken = ruled.decide(Reason.REVERTED, fell & (seen.drift_at[:, None] <= cells.changed_at))
     ruled.move(taken, cells.before_k)

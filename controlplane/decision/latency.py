@@ -40,7 +40,8 @@ class StepTimes:
 
     verify[l, k]: one forward of k + 1 positions for each of the sequences; its column 0 is a step without a drafter's
     work. draft[l, k]: drafting k tokens for each. ratio, weight: [loads, MAX_K + 1], measured over profiled seconds and
-    the discounted steps behind it; common_ratio the same of all cells together. context_s: seconds that a token of
+    the discounted steps behind it; common_ratio what the machine takes over its profile whatever the size, and
+    common_weight the steps behind that. context_s: seconds that a token of
     context costs in a step; context: tokens of it a sequence had while profiling, context_now: has of late.
     """
 
@@ -49,6 +50,7 @@ class StepTimes:
     ratio: Floats
     weight: Floats
     common_ratio: float = 1.0
+    common_weight: float = 0.0
     context_s: float = 0.0
     context: float = 0.0
     context_now: float = 0.0
@@ -110,14 +112,19 @@ class StepTimes:
         weight = np.where(heard, self.weight * keep + (1.0 - keep) / LEARNING, self.weight)
         share = np.where(heard, ((1.0 - keep) / LEARNING) / np.maximum(weight, 1e-12), 0.0)
         common_keep = (1.0 - COMMON_LEARNING) ** steps.sum()
-        overall = float((measured * steps).sum() / steps.sum())
+        # What surprises at a size that is known is the machine's; at one that is not, it is the profile of that size,
+        # but for the first sizes of all, which tell what the machine takes over its profile.
+        trust, first = self._trust, LEAST_STEPS / (LEAST_STEPS + self.common_weight)
+        surprise = n * (trust + (1.0 - trust) * first) * (mean - self.correction)
+        pace = max(1.0 - common_keep, float(steps.sum() / (steps.sum() + self.common_weight + LEAST_STEPS)))
         told = float((sequences * steps)[context > 0].sum())
         context_now = float(context.sum()) / told if told else self.context_now
         return replace(
             self,
             ratio=self.ratio + share * (mean - self.ratio),
             weight=weight,
-            common_ratio=self.common_ratio * common_keep + overall * (1.0 - common_keep),
+            common_ratio=max(self.common_ratio + pace * float(surprise[heard].sum() / steps.sum()), 1.0 / MOST_RATIO),
+            common_weight=self.common_weight + float(steps.sum()),
             context_now=self.context_now * common_keep + context_now * (1.0 - common_keep),
         )
 
@@ -131,8 +138,14 @@ class StepTimes:
     @property
     def correction(self) -> Floats:
         """[loads, MAX_K + 1]: measured over profiled; where little was measured, what was measured elsewhere."""
-        trust = self.weight / (self.weight + LEAST_STEPS)
+        trust = self._trust
         out: Floats = trust * self.ratio + (1.0 - trust) * self.common_ratio
+        return out
+
+    @property
+    def _trust(self) -> Floats:
+        """[loads, MAX_K + 1]: how far a size speaks for itself."""
+        out: Floats = self.weight / (self.weight + LEAST_STEPS)
         return out
 
     @property

@@ -40,6 +40,13 @@ class Power:
             self.windows * keep + len(readings),
         )
 
+    def rates(self) -> tuple[float, float] | None:
+        """Watts while busy, and joules a position; None while too little was measured, or where both are nothing."""
+        if self.windows < LEAST_WINDOWS:
+            return None
+        _, busy_w, position_j = _least_squares(self.moments, self.products)
+        return (float(busy_w), float(position_j)) if busy_w + position_j > 0.0 else None
+
     def joules(self, seconds: Floats, positions: Floats) -> Floats | None:
         """Of busy steps of so many seconds and positions; None while too little was measured."""
         if self.windows < LEAST_WINDOWS:

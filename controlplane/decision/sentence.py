@@ -19,7 +19,11 @@ _MEASURE = {
     "cost": "tokens per unit of money",
     "energy": "tokens per joule",
 }
-_FALLBACK = {"no_price": "no price is known", "no_energy": "energy is not measured"}
+_FALLBACK = {
+    "no_price": "no price is known",
+    "no_energy": "energy is not measured",
+    "mixed": "ragged cohorts share one price, and others want something else",
+}
 
 
 def load_label(bucket: int) -> str:
@@ -75,7 +79,7 @@ def _why(state: DecisionState, situation: Situation, wish: Wish, c: int, b: int,
         case Reason.EXPLORED:
             return f"{evidence}; what lies deeper was not measured yet"
         case Reason.REVERTED:
-            return "the raise is taken back: fewer tokens/s were measured after it than before"
+            return "the raise is taken back: fewer tokens/s were measured after it than before or promised there"
         case Reason.SLO_VETO | Reason.SLO_LOWERED:
             slo = 1000 * table.tpot_p95_s[c]
             over = f"TPOT p95 is over the SLO of {slo:g} ms"

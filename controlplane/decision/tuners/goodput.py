@@ -20,11 +20,11 @@ from controlplane.decision.estimate import Outlook
 from controlplane.decision.latency import AT_BUCKETS, LOADS, uniform_seconds
 from controlplane.decision.observation import Flags, Floats, Ints
 from controlplane.decision.tuners.base import Situation, Wish, at_k
-from controlplane.decision.tuners.slots import Prices
+from controlplane.decision.tuners.slots import TIME, Prices, Tariff
 
 _BOUNDS = LOADS[AT_BUCKETS]
 
-Fallback = Literal["no_price", "no_energy"]
+Fallback = Literal["no_price", "no_energy", "mixed"]
 """Why an objective is not pursued, and throughput is instead."""
 
 
@@ -167,4 +167,27 @@ def fallback(situation: Situation, cohort: int) -> Fallback | None:
         return "no_price"
     if objective == "energy" and situation.power.joules(np.ones((1, 1, 1)), np.ones((1, 1, 1))) is None:
         return "no_energy"
+    if objective in ("cost", "energy") and situation.table.is_ragged[cohort] and len(_priced_for(situation)) > 1:
+        return "mixed"
     return None
+
+
+def tariff(situation: Situation) -> Tariff:
+    """What a step is charged, by which positions are priced: that of the ragged cohorts' objective.
+
+    They share a batch and its one price: where their objectives differ, or cannot be pursued, it is time.
+    """
+    objectives, rates, power = _priced_for(situation), situation.rates, situation.power.rates()
+    if objectives == {"energy"} and power is not None:
+        return Tariff(*power)
+    if objectives == {"cost"} and rates.per_second:
+        watts, joules = (0.0, 0.0) if power is None else power
+        return Tariff(rates.per_second + rates.per_joule * watts, rates.per_joule * joules)
+    return TIME
+
+
+def _priced_for(situation: Situation) -> set[str]:
+    """What the ragged cohorts want; latency is pursued by throughput within the SLO."""
+    table = situation.table
+    wanted = {o for o, is_ragged in zip(table.objective, table.is_ragged.tolist(), strict=True) if is_ragged}
+    return {"throughput" if o == "latency" else o for o in wanted}

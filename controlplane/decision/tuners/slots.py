@@ -8,7 +8,8 @@ bring, and the batch's tokens over its step time is looked up after each:
 over all of both, since T is a staircase (adaptive.md 7, the ragged mode). The depth is apart from the price because a
 drafter's pass costs nearly the same for one sequence as for all: whether it is run is decided for the batch. The price
 lies between the last position taken and the first one left, so a sequence that drafts while its positions bring at
-least the price, and no deeper than d*, reproduces V* whatever the mix of the moment.
+least the price, and no deeper than d*, reproduces V* whatever the mix of the moment. For energy and for cost, T is what
+a step's seconds and positions are charged.
 """
 
 from __future__ import annotations
@@ -34,6 +35,20 @@ NEVER_SILENT = 1.0 - 1e-9
 
 BINS = 64
 """With more positions than this times MAX_K, those of a depth that bring about the same are taken together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What a step is charged: so much a second, and so much a position. By itself for throughput, where time is all.
+
+    For energy these are watts and joules, for cost the money of both: tokens over the charge is what is made most of.
+    """
+
+    per_second: float = 1.0
+    per_position: float = 0.0
+
+
+TIME = Tariff()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,18 +91,22 @@ def worth(outlook: Outlook) -> Floats:
     return falling
 
 
-def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes) -> Prices:
+def price(
+    table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes, tariff: Tariff = TIME
+) -> Prices:
     """The prices at every load.
 
     share, k: [cohorts, load buckets], as in Situation; k matters of cohorts that are not ragged.
     """
+    a, b = tariff.per_second, tariff.per_position
     slots = _slots(table, outlook, share)
     share, k = share[:, AT_LOADS], k[:, AT_LOADS]
     base_tokens, base_deep, base_draft, base_silence = _background(table, outlook, share, k, times)
     opening, following = _draft_costs(times)
     verify = times.verifying
     spoken = -np.expm1(base_silence)
-    best = base_tokens / (forward_seconds(verify, base_deep[:, None], spoken[:, None])[:, 0] + base_draft)
+    base_s = forward_seconds(verify, base_deep[:, None], spoken[:, None])[:, 0] + base_draft
+    best = base_tokens / (a * base_s + b * LOADS * (1.0 + base_deep))
     at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
     rows = np.arange(len(LOADS))
     bounds = np.concatenate([[NOTHING_PAYS], slots.chance, [0.0]])
@@ -99,7 +118,8 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         positions = _running(base_deep, slots.positions * within)
         drafting = _running(base_draft + opening * d + times.starting, following[:, None] * slots.positions * within)
         spoken = -np.expm1(_running(base_silence, slots.silence * within))
-        goodput = tokens / (forward_seconds(verify, positions, spoken) + drafting)
+        seconds = forward_seconds(verify, positions, spoken) + drafting
+        goodput = tokens / (a * seconds + b * LOADS[:, None] * (1.0 + positions))
         taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
         # The next position of this depth or less marks the other side of the price.
         left = _next_within(within)[taken]
@@ -108,9 +128,9 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         at = np.where(is_better, np.where(left > len(slots.chance), 0.0, (bounds[taken] + bounds[left]) / 2.0), at)
         depth = np.where(is_better, d, depth)
     worthwhile = worth(outlook)
-    at[0], depth[0] = _for_one(table, outlook, worthwhile, times)
-    # Tokens that the batch would emit in a second: what any second more would cost.
-    per_s = best[AT_BUCKETS]
+    at[0], depth[0] = _for_one(table, outlook, worthwhile, times, tariff)
+    # Tokens that the batch would emit in a second, or for what is charged for one: what any second more would cost.
+    per_s, per_position = a * best[AT_BUCKETS], b * best[AT_BUCKETS] * LOADS[AT_BUCKETS]
     verify = verify[AT_BUCKETS]
     pass_cost = per_s * opening[AT_BUCKETS]
     start_cost = per_s * (
@@ -120,20 +140,32 @@ def price(table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: S
         at,
         depth,
         *_within_buckets(at, depth),
-        position_cost=per_s * ((verify[:, -1] - verify[:, 1]) / (MAX_K - 1) + following[AT_BUCKETS]),
+        position_cost=per_s * ((verify[:, -1] - verify[:, 1]) / (MAX_K - 1) + following[AT_BUCKETS]) + per_position,
         pass_cost=pass_cost,
         start_cost=start_cost,
         chance=worthwhile,
     )
 
 
-def _for_one(table: PolicyTable, outlook: Outlook, worthwhile: Floats, times: StepTimes) -> tuple[float, int]:
+def under_price(table: PolicyTable, prices: Prices | None, k: Ints) -> Ints:
+    """[cohorts, load buckets]: the depth that is drafted to under the rungs `k` at each bucket's bound."""
+    if prices is None:
+        return k
+    pays = (prices.chance[:, None, :] >= prices.price[AT_BUCKETS][:, None]).sum(axis=2)
+    priced = np.minimum(np.minimum(pays, prices.depth[AT_BUCKETS]), k)
+    return np.where(table.is_ragged[:, None], priced, k)
+
+
+def _for_one(
+    table: PolicyTable, outlook: Outlook, worthwhile: Floats, times: StepTimes, tariff: Tariff
+) -> tuple[float, int]:
     """The price and the depth beside one sequence, which shares its step with nobody: what its own rung says, holds.
 
     The lowest and the deepest that any priced cohort needs for the rung that is best for it alone.
     """
-    seconds = uniform_seconds(times, outlook.positions[:, : table.rungs])[:, 0]
-    value = np.where(table.is_rung[:, : table.rungs], outlook.emitted[:, : table.rungs] / seconds, -np.inf)
+    positions = outlook.positions[:, : table.rungs]
+    charge = tariff.per_second * uniform_seconds(times, positions)[:, 0] + tariff.per_position * positions
+    value = np.where(table.is_rung[:, : table.rungs], outlook.emitted[:, : table.rungs] / charge, -np.inf)
     k = value.argmax(axis=1)
     drafting = table.is_ragged & (k > 0)
     if not drafting.any():

@@ -60,7 +60,9 @@ def test_at_no_step_is_anyone_better_than_the_clairvoyant_arm(small) -> None:
     world = build(small, 1)
     ceiling = rates(world, clairvoyant.plan(world))
     for factory in REACTING.values():
-        assert (rates(world, drive(factory(setting(small)), world)) <= ceiling * (1 + 1e-12)).all()
+        k = drive(factory(setting(small)), world)
+        on_rungs = np.isin(k, small.ladder).all(axis=1)  # under a price, ours drafts between the rungs too
+        assert (rates(world, k) <= ceiling * (1 + 1e-12))[on_rungs].all()
 
 
 def test_the_clairvoyant_arm_finds_what_trying_everything_finds(small) -> None:

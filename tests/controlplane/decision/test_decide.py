@@ -339,3 +339,32 @@ def test_the_order_in_which_workers_report_decides_nothing(
 @given(policy=cohorts(), stream=ticks)
 def test_the_same_windows_give_the_same_decisions(loop: Any, policy: CohortPolicy, stream: list[Second]) -> None:
     assert replay(loop, policy, stream) == replay(loop, policy, stream)
+
+
+def test_what_is_drafted_under_the_rung_of_a_priced_cohort_is_measured_as_its_speed(
+    loop: Any, cohort_policy: Any, window: Any
+) -> None:
+    """The price cuts drafts short of the rung, and yet it is the rung that is judged by what they bring."""
+    for slots, measured in (("ragged", 40.0), ("uniform", 0.0)):
+        control = loop(cohort_policy(tuner="goodput", slots=slots, start=4, fallback=0))
+        control.tick(0.0, window([(4, 2, False, 40)]))
+        control.tick(1.0, window([(2, 1, False, 40)]))
+        assert control.state.cells.steps[0, 0] == measured
+
+
+def test_a_jump_that_the_profile_lied_into_is_taken_back(loop: Any, cohort_policy: Any, window: Any) -> None:
+    """Deep drafts are told to cost nothing and take three times as long; no rung before was run long enough."""
+    told = [ProfileCell(n, k, 0, 0.05 if k else 0.045, 0.0) for n in (1, 2, 4, 8) for k in (0, 1, 2, 4, 8)]
+    control = loop(cohort_policy(tuner="goodput", start=2, fallback=0))
+    control.tick(0.0, window([(2, 2, False, 60), (2, 0, False, 20)]), profile=told)
+    assert control.k()[0] > 2
+    for second in range(1, 8):
+        k = control.k()[0]
+        seconds = 0.05 if k <= 2 else 0.15
+        counts = (StepCount(k, 2, False, 30), StepCount(k, 0, False, 10))
+        slow = CohortWindow("code", (StepCell(0, k, counts, 40 * seconds),))
+        reasons = [d.reason for d in control.tick(float(second), slow) if d.load_bucket == 0]
+        if Reason.REVERTED in reasons:
+            break
+    assert Reason.REVERTED in reasons
+    assert control.k()[0] < 8

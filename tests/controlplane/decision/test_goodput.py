@@ -17,7 +17,7 @@ from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.power import Power
 from controlplane.decision.tuners import goodput
 from controlplane.decision.tuners.base import Rates, Situation
-from controlplane.decision.tuners.slots import price
+from controlplane.decision.tuners.slots import TIME, price
 from controlplane.policy import CohortPolicy, Policy
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
 
@@ -274,6 +274,41 @@ def test_the_rung_of_a_ragged_cohort_is_a_ceiling_over_what_pays(cohort: Any) ->
         min(int((situation.outlook.survival[0, :8] >= prices.price[i]).sum()), int(prices.depth[i])) for i in AT_BUCKETS
     ]
     assert all(ceiling >= pays for ceiling, pays in zip(wished(situation), paying, strict=True))
+
+
+def ragged_wish(cohort: Any, objective: str, hazards: Sequence[float], **changes: Any) -> list[int]:
+    """The rungs of a ragged cohort alone, priced for its objective."""
+    situation = situation_of(cohort(slots="ragged", objective=objective), hazards, power=POWER, **changes)
+    charged = goodput.tariff(situation)
+    prices = price(situation.table, situation.outlook, situation.share, situation.k, LINEAR, charged)
+    return [int(k) for k in goodput.wish(situation, prices).k[0]]
+
+
+def test_ragged_positions_are_priced_in_joules_where_energy_is_the_objective(cohort: Any) -> None:
+    hazards = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    frugal, fast = (ragged_wish(cohort, objective, hazards) for objective in ("energy", "throughput"))
+    uniform = wished(situation_of(cohort(objective="energy"), hazards, power=POWER))
+    assert frugal != fast
+    assert all(a >= b for a, b in zip(frugal, uniform, strict=True))  # a ceiling, over what pays at any load within
+    assert all(a <= b for a, b in zip(frugal, fast, strict=True))
+    assert (frugal[0], frugal[-1]) == (uniform[0], uniform[-1])
+
+
+def test_ragged_positions_are_priced_in_money_where_cost_is_the_objective(cohort: Any) -> None:
+    hazards = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    for_time = ragged_wish(cohort, "cost", hazards, rates=Rates(per_second=1.0))
+    for_joules = ragged_wish(cohort, "cost", hazards, rates=Rates(per_second=1e-9, per_joule=1.0))
+    assert for_time == ragged_wish(cohort, "throughput", hazards)
+    assert for_joules == ragged_wish(cohort, "energy", hazards)
+
+
+def test_ragged_cohorts_of_different_objectives_are_priced_by_time_and_say_so(cohort: Any) -> None:
+    alone = situation_of(cohort(slots="ragged", objective="energy"), [0.9], power=POWER)
+    table = PolicyTable.of(Policy(1, (alone.table.cohorts[0], cohort(slots="ragged")), None, "abc", ""))
+    mixed = replace(alone, table=table)
+    assert goodput.tariff(mixed) == TIME
+    assert goodput.fallback(mixed, 0) == "mixed"
+    assert goodput.fallback(mixed, 1) is None
 
 
 def test_net_tokens_leave_out_what_does_not_pay(cohort: Any) -> None:

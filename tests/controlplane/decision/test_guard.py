@@ -94,6 +94,7 @@ def ruled(
     probe_loss: float = 0.0,
     ran_s: float = 1e6,
     knows_times: bool = True,
+    promised: float = nan,
     probes: Probes | None = None,
     judged: bool = False,
 ) -> Ruling:
@@ -110,6 +111,7 @@ def ruled(
         probe_loss=np.full(SHAPE, probe_loss),
         ran_s=np.full(SHAPE, ran_s),
         knows_times=knows_times,
+        promised=np.full(SHAPE, promised),
     )
     table = table_of(cohort)
     return Ruling(
@@ -270,7 +272,7 @@ def test_a_cohort_probes_one_load_at_a_time(cohort_policy: Any) -> None:
         is_unpaid=np.zeros(SHAPE, np.bool_), drift_at=np.array([NEVER]),
         seen_at=np.full((1, MAX_K), NEVER), over_slo_since=np.array([nan]), slower_below=np.zeros(SHAPE, np.bool_),
         probe_loss=np.zeros(SHAPE),
-        ran_s=np.full(SHAPE, 1e6), knows_times=True,
+        ran_s=np.full(SHAPE, 1e6), knows_times=True, promised=np.full(SHAPE, nan),
     )  # fmt: skip
     wish = Asked(0, is_blocked=True).everywhere
     first = rule(table, wish, off, Probes.none(1), np.array([False]), seen, np.array([90.0]), 61.0)
@@ -408,6 +410,13 @@ def test_a_raise_after_which_speed_fell_is_taken_back(cohort_policy: Any) -> Non
 )
 def test_a_raise_is_kept_where_no_clear_fall_was_measured(cohort_policy: Any, cells: CellStates) -> None:
     assert ruled(cohort_policy(), Asked(4), cells).reason is Reason.STEADY
+
+
+def test_a_raise_without_a_speed_before_it_is_held_against_what_was_promised_there(cohort_policy: Any) -> None:
+    kept = ruled(cohort_policy(), Asked(4), raised(1.8, before=nan), promised=2.0)
+    taken_back = ruled(cohort_policy(), Asked(4), raised(1.8, before=nan), promised=2.5)
+    assert (kept.k, kept.reason) == (4, Reason.STEADY)
+    assert (taken_back.k, taken_back.reason) == (2, Reason.REVERTED)
 
 
 def test_a_fall_within_the_noise_is_no_fall(cohort_policy: Any) -> None:

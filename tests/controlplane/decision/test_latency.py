@@ -171,8 +171,30 @@ def test_a_size_never_seen_is_corrected_as_the_rest_is() -> None:
 
 def test_a_correction_fades_with_newer_steps() -> None:
     times = times_of(profiled()).correct(latency(measured(4, 2, 2000, ratio=3.0)))
-    times = times.correct(latency(measured(4, 2, 2000)))
+    for _ in range(20):
+        times = times.correct(latency(measured(4, 2, 100)))
     assert times.correction[AT[4], 2] == pytest.approx(1.0, rel=0.02)
+
+
+def test_a_size_that_turns_out_dear_does_not_make_the_others_dear() -> None:
+    """Else K = 0 would seem as dear as the K that is too deep, and the way back closed."""
+    times = times_of(profiled())
+    for _ in range(6):
+        times = times.correct(latency(measured(8, 2, 10)))
+    for _ in range(30):
+        times = times.correct(latency(measured(8, 8, 10, ratio=2.0)))
+    assert times.correction[AT[8], 8] == pytest.approx(2.0, rel=0.1)
+    assert times.correction[AT[8], 2] < 1.2
+    assert times.correction[AT[8], 0] < 1.6
+
+
+def test_a_machine_that_grows_slow_at_a_known_size_is_believed_slow_at_others() -> None:
+    times = times_of(profiled())
+    for ratio in (1.0, 1.5):
+        for _ in range(40):
+            times = times.correct(latency(measured(8, 2, 10, ratio=ratio)))
+    assert times.correction[AT[8], 2] == pytest.approx(1.5, rel=0.05)
+    assert times.correction[AT[8], 8] > 1.15
 
 
 def test_steps_in_which_few_sequences_had_drafts_say_nothing_of_plain_ones() -> None:

@@ -153,7 +153,7 @@ def _ruled(cohort: CohortPolicy, wish_k: int, k: int, probes: Probes, judged: bo
     wish = Wish(np.full(SHAPE, wish_k), np.full(SHAPE, np.inf), no, no, zero.astype(np.int64), zero, zero)
     seen = Circumstances(
         active, np.array([True]), no, np.array([NEVER]), np.full((1, MAX_K), NEVER), np.array([nan]), no, zero,
-        np.full(SHAPE, 1e6), True,
+        np.full(SHAPE, 1e6), True, np.full(SHAPE, nan),
     )  # fmt: skip
     table = PolicyTable.of(Policy(1, (cohort,), None, "", ""))
     return rule(table, wish, cells, probes, np.array([judged]), seen, np.array([90.0]), 50.0)

@@ -12,7 +12,7 @@ from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, going
 from controlplane.decision.observation import BUCKETS
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.tuners import slots
-from controlplane.decision.tuners.slots import NOTHING_PAYS, Prices, price
+from controlplane.decision.tuners.slots import NOTHING_PAYS, Prices, Tariff, price
 from controlplane.policy import CohortPolicy, Policy
 from controlplane.telemetry import MAX_K
 
@@ -101,6 +101,27 @@ def test_the_price_chooses_what_looking_at_every_choice_would(cohort_policy: Any
         best = max(goodput_of(times, load, depths, share, outlook) for depths in product(range(top + 1), repeat=3))
         ours = goodput_of(times, load, obeyed(prices, load, outlook, top), share, outlook)
         assert ours == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_charged_by_the_second_and_the_position_it_still_chooses_what_looking_at_every_choice_would(
+    cohort_policy: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    policies, share = ragged(cohort_policy, 2, ladder=(0, 1, 2, 3, 4)), evenly(2)
+    outlook, times = outlook_of(np.sort(rng.uniform(0.2, 0.98, (2, MAX_K)), axis=1)[:, ::-1]), steps_and_slopes(rng)
+    charged = Tariff(rng.uniform(10, 100), rng.uniform(0.001, 0.05))
+    prices = price(table_of(policies), outlook, share, np.zeros((2, BUCKETS), np.int64), times, charged)
+    for load in (1, 5, 13):
+
+        def per_charge(depths: tuple[int, ...], load: int = load) -> float:
+            seconds = seconds_of(times, load, depths, share, outlook)
+            positions = LOADS[load] * sum(share[c, 0] * outlook.positions[c, d] for c, d in enumerate(depths))
+            tokens = sum(share[c, 0] * outlook.emitted[c, d] for c, d in enumerate(depths))
+            return float(tokens / (charged.per_second * seconds + charged.per_position * positions))
+
+        best = max(per_charge(depths) for depths in product(range(5), repeat=2))
+        assert per_charge(obeyed(prices, load, outlook, 4)) == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
