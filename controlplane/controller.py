@@ -245,6 +245,9 @@ class Controller:
 
     def set_rates(self, rates: Rates) -> None:
         """What busy time costs from now on, for cohorts whose objective is cost; and which of the others pursue it."""
+        changed = set(rates.dialled) ^ set(self._rates.dialled)
+        if changed:
+            self._state = self._state.retold(changed)
         self._rates = rates
         value = {"per_second": rates.per_second, "per_joule": rates.per_joule, "dialled": list(rates.dialled)}
         self._tell("rates", value, self._plan.issued_at)

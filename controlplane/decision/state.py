@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
@@ -199,6 +199,11 @@ class DecisionState:
             decided_at=np.where(known, now, self.cells.decided_at),
         )
         return replace(self, cells=cells)
+
+    def retold(self, names: Collection[str]) -> DecisionState:
+        """With all decisions on the cohorts of these names to be told anew, for what they pursue has changed."""
+        changed = np.isin(self.table.names, list(names))
+        return replace(self, told=np.where(changed[:, None, None], -2, self.told))
 
     def doubting(self, now: float) -> DecisionState:
         """With hardly anything left of what was believed of drafts: the drafter was swapped."""

@@ -21,7 +21,7 @@ from controlplane.settings import Settings, load_settings
 from controlplane.store.alerts import alert_log
 from controlplane.store.budgets import budget_history
 from controlplane.store.engine import open_database
-from controlplane.store.models import ControlEvent
+from controlplane.store.models import ControlEvent, DecisionEntry
 from controlplane.store.webhooks import pending_messages
 from controlplane.telemetry import ProfileCell, Report, StepCount, WindowId
 from workers import controller_actor
@@ -258,7 +258,9 @@ def test_an_exceeded_budget_dials_its_cohort_to_cost_and_the_journal_replays(
     engine = open_database(settings.database_url)
     with engine.connect() as connection:
         events = connection.scalars(sa.select(ControlEvent.value).where(ControlEvent.kind == "rates")).all()
+        sentences = connection.scalars(sa.select(DecisionEntry.sentence).order_by(DecisionEntry.at)).all()
     assert [event["dialled"] for event in events] == [[], ["default"]]
+    assert "(cost instead of energy: a budget is exceeded)" in sentences[-1]
     flags = ["replay", "--since", "1h", "--database-url", settings.database_url, "--json"]
     result = CliRunner().invoke(policy_app, flags)
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (0, True), result.stdout
