@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from workers.load.client import Bounds, OnEvent, Run, send_load, served_model
+from workers.load.cost import RunCost, cost_between, read_bill
 from workers.load.events import RequestEvent
 from workers.load.mix import Mix, MixError, load_mix, parse_duration, planned_requests
 from workers.load.summary import CohortSummary, Summary, summarise
 
 DEFAULT_DURATION_S = 60.0
+WINDOW_S = 1.5
+"""After the run, until its last tokens are in the endpoint's counters: workers close a window every second."""
 LONGEST_S = 3600.0
 """Bound in time of a run that was only bounded by `--requests`."""
 
@@ -49,15 +53,17 @@ def load(
         raise MixError(f"--out {out}: folder {out.parent} does not exist")
     in_flight = concurrency or plan.concurrency
     with _progress(bounds) as on_event:
-        model, run = asyncio.run(_drive(url, plan, in_flight, bounds, seed, temperature, api_key, on_event))
+        model, run, costs = asyncio.run(_drive(url, plan, in_flight, bounds, seed, temperature, api_key, on_event))
     summary = summarise(run.events, (cohort.name for cohort in plan.cohorts))
     if out is not None:
         out.write_text("".join(json.dumps(event.as_dict()) + "\n" for event in run.events), encoding="utf-8")
     if as_json:
         head = {"url": url, "mix": mix, "model": model, "concurrency": in_flight, "stopped_by": run.gone}
-        typer.echo(json.dumps(head | summary.as_dict()))
+        typer.echo(json.dumps(head | summary.as_dict() | {"cost": [asdict(cost) for cost in costs]}))
     else:
         print_summary(summary)
+        for cost in costs:
+            typer.echo(_cost_line(cost))
     for line in _complaints(run):
         print(f"kadence: {line}", file=sys.stderr)
     raise typer.Exit(1 if summary.total.errors else 0)
@@ -72,13 +78,25 @@ async def _drive(
     temperature: float | None,
     api_key: str | None,
     on_event: OnEvent,
-) -> tuple[str, Run]:
+) -> tuple[str, Run, tuple[RunCost, ...]]:
     model, run = await served_model(url, api_key), Run()
+    before = await read_bill(url, api_key)
     with suppress(NotImplementedError, RuntimeError):  # no signals on this platform, or not in the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, run.stop.set)
     planned = planned_requests(mix, seed, temperature)
     await send_load(url, model, planned, concurrency, bounds, run, api_key=api_key, on_event=on_event)
-    return model, run
+    if before is None or run.gone is not None:
+        return model, run, ()
+    await asyncio.sleep(WINDOW_S)
+    return model, run, cost_between(before, await read_bill(url, api_key))
+
+
+def _cost_line(cost: RunCost) -> str:
+    without, loaded = cost.usd_per_million_tokens, cost.loaded_usd_per_million_tokens
+    return (
+        f"{cost.basis}: {without:.4g} USD per million tokens, {loaded:.4g} with idle "
+        f"({cost.tokens} tokens of everybody who used the endpoint meanwhile)"
+    )
 
 
 def print_summary(summary: Summary) -> None:

@@ -21,7 +21,10 @@ from starlette.routing import Route
 
 @dataclass
 class FakeEndpoint:
-    """What it answers with, and what it was asked. throttle: how many 429s it still gives; error: (status, message)."""
+    """What it answers with, and what it was asked. throttle: how many 429s it still gives; error: (status, message).
+
+    metrics: expositions to show, one after the other.
+    """
 
     url: str = ""
     pieces: tuple[str, ...] = ("Hel", "lo, ", "world")
@@ -32,11 +35,18 @@ class FakeEndpoint:
     break_off: bool = False
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
     most_at_once: int = 0
     at_once: int = 0
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "tiny", "object": "model"}]})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """The first of `metrics` and then the next, the last one for ever; 404 without any."""
+        if not self.metrics:
+            return Response(status_code=404)
+        return Response(self.metrics.pop(0) if len(self.metrics) > 1 else self.metrics[0])
 
     async def complete(self, request: Request) -> Response:
         body = await request.json()
@@ -79,7 +89,7 @@ class FakeEndpoint:
 @pytest.fixture
 def endpoint() -> Iterator[FakeEndpoint]:
     fake = FakeEndpoint()
-    routes = [Route("/v1/models", fake.models)]
+    routes = [Route("/v1/models", fake.models), Route("/metrics", fake.show_metrics)]
     routes += [Route(path, fake.complete, methods=["POST"]) for path in ("/v1/completions", "/v1/chat/completions")]
     listening = socket.create_server(("127.0.0.1", 0))
     fake.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
