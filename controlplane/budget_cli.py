@@ -1,4 +1,4 @@
-"""`kadence budget status`: where the budgets of a running system stand."""
+"""`kadence budget status`, where budgets of a running system stand, and `history`, where those of past periods did."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import typer
 
 from controlplane.policy_cli.common import DEFAULT_URL, WRONG_USE, AdminKey, AsJson, Url, stop
 from controlplane.policy_cli.http import ask
+from controlplane.policy_cli.records import Config, DatabaseUrl, ledger
 
 budget_app = typer.Typer(name="budget", help="Where budgets stand.", no_args_is_help=True)
-
-
-@budget_app.callback()
-def _budget() -> None:
-    """Where budgets stand."""
 
 
 @budget_app.command("status")
@@ -42,6 +38,45 @@ def status(
             typer.echo("the policy in force has no budget")
     if any(each["state"] == "exceeded" for each in shown):
         raise typer.Exit(1)
+
+
+@budget_app.command("history")
+def history(
+    name: Annotated[str | None, typer.Argument(help="Only this budget.", metavar="[NAME]")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The newest so many periods.")] = 50,
+    database_url: DatabaseUrl = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """What budgets had spent in each period when they were last looked at, newest first, from the ledger."""
+    from controlplane.finops.budget import dollars, money
+    from controlplane.store.budgets import budget_history
+
+    entries = budget_history(ledger(config, database_url, as_json), name, limit)
+    if as_json:
+        periods = [
+            {
+                "name": each.name,
+                "period": each.period,
+                "started_at": each.period_start,
+                "ended_at": each.period_end,
+                "limit": money(each.limit_nano),
+                "spent": None if each.standing == "unknown" else money(each.spent_nano),
+                "spent_at_least": money(each.spent_nano),
+                "state": each.standing,
+                "why": each.unknown_why or None,
+                "alerted": each.fired,
+            }
+            for each in entries
+        ]
+        typer.echo(json.dumps({"periods": periods}))
+        return
+    for each in entries:
+        least = "at least " if each.standing == "unknown" else ""
+        spent = f"{least}{dollars(each.spent_nano)} of {dollars(each.limit_nano)} USD"
+        typer.echo(f"{each.period:<10}  {each.name}  {each.standing}: {spent}")
+    if not entries:
+        typer.echo("no budget is on record")
 
 
 def budget_lines(budget: dict[str, Any]) -> list[str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
 from controlplane.alerts import Alert
+from controlplane.budget_cli import budget_app
 from controlplane.decision.plan import Plan
 from controlplane.finops.budget import BudgetState, Spent, fire, fresh, status
 from controlplane.finops.periods import period_at
 from controlplane.policy import Budget, NamedBudget
 from controlplane.store.budgets import CONTROLLER, budget_history, past_of, save_states
+from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.telemetry import Report, TenantUse, WindowId
 
@@ -109,3 +113,14 @@ def test_where_a_budget_stands_is_one_row_for_each_period(ledger: sa.Engine) -> 
         ("2026-W40", 10**8, "ok", []), ("2026-W39", 9 * 10**8, "soft", [0.5]),
     ]  # fmt: skip
     assert budget_history(ledger, "nobody") == []
+
+
+def test_past_periods_are_told_by_the_command(sqlite_ledger_url: str) -> None:
+    engine, budget = open_database(sqlite_ledger_url), named()
+    for now, money in ((AT, Spent(total=9 * 10**8 * 3600 * 10**9)), (AT + 7 * 86400, Spent(why="no price"))):
+        save_states(engine, [status(budget, fresh(budget, now), money, now)])
+    flags = ["history", "--database-url", sqlite_ledger_url]
+    shown = CliRunner().invoke(budget_app, flags).stdout.splitlines()
+    assert shown == ["2026-W40    b  unknown: at least 0.00 of 1.00 USD", "2026-W39    b  soft: 0.90 of 1.00 USD"]
+    periods = json.loads(CliRunner().invoke(budget_app, [*flags, "--json"]).stdout)["periods"]
+    assert [(each["spent"], each["why"]) for each in periods] == [(None, "no price"), ("0.90", None)]
