@@ -49,7 +49,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """What budgets had spent in each period when they were last looked at, newest first, from the ledger."""
-    from controlplane.finops.budget import dollars, money
+    from controlplane.finops.spending import dollars, money
     from controlplane.store.budgets import budget_history
 
     entries = budget_history(ledger(config, database_url, as_json), name, limit)

@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from controlplane.comparison import Interval
-from controlplane.finops.budget import CURRENCY, BudgetStatus, dollars
+from controlplane.finops.budget import BudgetStatus
+from controlplane.finops.spending import CURRENCY, dollars
 from controlplane.policy import Policy
 from controlplane.policy.reassign import Recorded, reassign
 from controlplane.policy_plan import Brought, Outcome, percentile, unmet_slo

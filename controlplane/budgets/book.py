@@ -17,14 +17,11 @@ from controlplane.finops.budget import (
     UNKNOWN,
     BudgetState,
     BudgetStatus,
-    Cell,
-    Spent,
     dialled,
     fire,
     fresh,
     limit_nano,
     rearmed,
-    spent,
     status,
     subject,
     thresholds,
@@ -32,6 +29,7 @@ from controlplane.finops.budget import (
 from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, Forecast, forecast
 from controlplane.finops.periods import Period
 from controlplane.finops.pricing import PriceSheet
+from controlplane.finops.spending import Cell, Spent, spent
 from controlplane.policy import Policy
 from controlplane.policy.model import NamedBudget
 from controlplane.telemetry import WorkerWindow

@@ -13,13 +13,12 @@ from decimal import Decimal
 from typing import Literal
 
 from controlplane.alerts import BUDGET, Alert
-from controlplane.finops.attribution import NS_PER_HOUR
-from controlplane.finops.forecast import HOUR_S, Forecast
+from controlplane.finops.forecast import Forecast
 from controlplane.finops.periods import Period, period_at
-from controlplane.finops.pricing import NANO, PriceSheet
+from controlplane.finops.pricing import NANO
+from controlplane.finops.spending import CURRENCY, Cell, Spent, dollars, money
 from controlplane.policy.model import BudgetAction, NamedBudget
 
-CURRENCY = "USD"
 HARD = 1.0
 """The threshold of the whole budget; soft ones are shares below it, or at it."""
 UNKNOWN = 0.0
@@ -27,8 +26,6 @@ UNKNOWN = 0.0
 
 Standing = Literal["ok", "soft", "exceeded", "unknown"]
 Verdict = Literal["allow", "warn", "reject", "dial"]
-Cell = tuple[int, str]
-"""Hour since the unix epoch, and sku."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +39,6 @@ class BudgetState:
     def with_use(self, use: Mapping[Cell, int]) -> BudgetState:
         """With more machine time."""
         return replace(self, ns={**self.ns, **{cell: self.ns.get(cell, 0) + ns for cell, ns in use.items()}})
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What machine time comes to under a price sheet.
-
-    exact: by hour, in nano-dollars times NS_PER_HOUR, so that it is rounded once. total: their sum. unpriced_ns:
-    machine time that has no price. why: what is missing, in one line, "" where nothing is.
-    """
-
-    exact: Mapping[int, int] = field(default_factory=dict)
-    total: int = 0
-    unpriced_ns: int = 0
-    why: str = ""
-
-    @property
-    def nano(self) -> int:
-        """Nano-dollars of the time that has a price."""
-        return _rounded(self.total)
-
-    @property
-    def by_hour(self) -> dict[int, int]:
-        """Nano-dollars by hour since the unix epoch, each rounded."""
-        return {hour: _rounded(each) for hour, each in self.exact.items()}
-
-    def plus(self, other: Spent) -> Spent:
-        """Both together: the same as of all the machine time at once."""
-        if not other.total and not other.unpriced_ns:
-            return self
-        exact = {**self.exact, **{hour: self.exact.get(hour, 0) + each for hour, each in other.exact.items()}}
-        unpriced = self.unpriced_ns + other.unpriced_ns
-        return Spent(exact, self.total + other.total, unpriced, self.why or other.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,54 +115,9 @@ class BudgetStatus:
 _ON_EXCEEDED: Mapping[BudgetAction, Verdict] = {"warn": "warn", "reject": "reject", "dial": "dial"}
 
 
-def money(nano: int) -> str:
-    """Nano-dollars as a decimal string with at least two places."""
-    amount = Decimal(nano) / NANO
-    exact = amount.normalize()
-    return f"{exact:f}" if -int(exact.as_tuple().exponent) > 2 else f"{amount:.2f}"
-
-
-def dollars(nano: int) -> str:
-    """For a sentence: cents, or four digits of what is less than a dollar."""
-    amount = Decimal(nano) / NANO
-    if amount >= 1 or not nano:
-        return f"{amount:.2f}"
-    digits = f"{Decimal(f'{amount:.4g}'):f}"
-    return f"{amount:.2f}" if len(digits) < len("0.00") else digits
-
-
 def limit_nano(named: NamedBudget) -> int:
     """The budget in nano-dollars."""
     return int(named.budget.usd * NANO)
-
-
-def spent(use: Mapping[Cell, int], sheet: PriceSheet) -> Spent:
-    """What machine time (ns by cell) costs at the sheet's default basis, each hour at its price."""
-    basis, exact, unpriced, why = sheet.default_basis, dict[int, int](), 0, currency_problem(sheet)
-    is_computable = not why
-    for (hour, sku), ns in use.items():
-        if not ns:
-            continue
-        price = sheet.price_at(sku, basis, hour * HOUR_S) if is_computable else None
-        if price is not None:
-            exact[hour] = exact.get(hour, 0) + ns * price.per_hour_nano
-        else:
-            unpriced += ns
-            why = why or sheet.why_unpriced(sku, basis, hour * HOUR_S)
-    return Spent(exact, sum(exact.values()), unpriced, why)
-
-
-def currency_problem(sheet: PriceSheet) -> str:
-    """Why no budget can be computed under this sheet; "" where they can."""
-    if sheet.currency in (None, CURRENCY):
-        return ""
-    return f"budgets are in {CURRENCY} and the price sheet is in {sheet.currency}; neither is converted"
-
-
-def _rounded(numerator: int) -> int:
-    """Half to even, as attribution.cost_of_time rounds."""
-    whole, rest = divmod(numerator, NS_PER_HOUR)
-    return whole + (2 * rest > NS_PER_HOUR or (2 * rest == NS_PER_HOUR and whole % 2 == 1))
 
 
 def standing(named: NamedBudget, money_spent: Spent) -> Standing:
@@ -314,7 +234,7 @@ def refusal(said: BudgetStatus, *, reserved_by: int = 0) -> str:
     )
     if said.spent_nano < said.limit_nano:
         others = "1 request" if reserved_by == 1 else f"{reserved_by} requests"
-        text += f", and {others} under way may use the rest"
+        text += f", and {others} under way or just ended may use the rest"
     return f"{text}; it resets at {said.period.resets_at}."
 
 

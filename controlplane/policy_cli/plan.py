@@ -124,8 +124,9 @@ def _controllers(engine: sa.Engine, range: TimeRange) -> Iterator[Iterator[Recor
 
 
 def _budgets(engine: sa.Engine, new: Policy, sheet: PriceSheet) -> Iterator[str]:
-    from controlplane.finops.budget import BudgetState, spent, status
+    from controlplane.finops.budget import BudgetState, status
     from controlplane.finops.periods import period_at
+    from controlplane.finops.spending import spent
     from controlplane.policy_forecast import spent_over
     from controlplane.store.budgets import used_in
 

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from controlplane.alerts import BUDGET
-from controlplane.finops.budget import UNKNOWN, BudgetStatus, Cell, subject
+from controlplane.finops.budget import UNKNOWN, BudgetStatus, subject
 from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S
 from controlplane.finops.periods import Period
+from controlplane.finops.spending import Cell
 from controlplane.policy.model import NamedBudget
 from controlplane.store.cost_models import CostHour
 from controlplane.store.engine import writing

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from controlplane.controller import Controller
 from controlplane.finops.attribution import NS_PER_HOUR
-from controlplane.finops.budget import BudgetStatus, Spent, fresh, status
+from controlplane.finops.budget import BudgetStatus, fresh, status
+from controlplane.finops.spending import Spent
 from controlplane.policy import Budget, NamedBudget, parse_policy
 from controlplane.policy_cli import policy_app
 from controlplane.policy_forecast import moves, spent_over, targets

@@ -10,7 +10,8 @@ import pytest
 
 from controlplane.budgets.desk import Answer, Ask, BudgetDesk, Refusal, Settled
 from controlplane.budgets.token_cost import TokenCosts
-from controlplane.finops.budget import Spent, fresh, status
+from controlplane.finops.budget import fresh, status
+from controlplane.finops.spending import Spent
 from controlplane.policy import parse_policy
 from workers.budget_gate import AWAY_S, BudgetGate, refusing
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from controlplane.alerts import Alert, AlertBook
 from controlplane.budgets.book import BudgetBook, Entry, Past
-from controlplane.finops.budget import HARD, BudgetState, spent
+from controlplane.finops.budget import HARD, BudgetState
 from controlplane.finops.periods import period_at
 from controlplane.finops.pricing import PriceSheet, parse_prices
+from controlplane.finops.spending import spent
 from controlplane.policy import Budget, Policy
 
 CENT = 10_000_000

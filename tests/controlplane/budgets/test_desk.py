@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from controlplane.budgets.desk import SETTLED_S, SILENT_S, Ask, BudgetDesk, Settled
 from controlplane.budgets.office import second_nano
 from controlplane.budgets.token_cost import ENOUGH_TOKENS, TokenCosts
-from controlplane.finops.budget import BudgetStatus, Spent, fresh, spent, status
+from controlplane.finops.budget import BudgetStatus, fresh, status
+from controlplane.finops.spending import Spent, spent
 from controlplane.policy import Policy, parse_policy
 
 CENT = 10_000_000
@@ -83,7 +84,7 @@ def test_what_is_left_may_be_reserved_by_others(desk_of: Any) -> None:
     assert desk.admit("e", ask("a"), NOON).refusal is None
     refusal = desk.admit("e", ask("b"), NOON).refusal
     assert "0.95 of 1.00 USD are spent" in refusal.message
-    assert "1 request under way may use the rest" in refusal.message
+    assert "1 request under way or just ended may use the rest" in refusal.message
     assert desk.rejections == {"code": 1}
 
 

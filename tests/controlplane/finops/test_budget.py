@@ -11,19 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.finops.attribution import NS_PER_HOUR
-from controlplane.finops.budget import (
-    BudgetStatus,
-    Spent,
-    dialled,
-    dollars,
-    fresh,
-    money,
-    reached,
-    refusal,
-    standing,
-    status,
-)
+from controlplane.finops.budget import BudgetStatus, dialled, fresh, reached, refusal, standing, status
 from controlplane.finops.forecast import Forecast
+from controlplane.finops.spending import Spent, dollars, money
 from controlplane.policy import Budget, NamedBudget
 
 AT = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()

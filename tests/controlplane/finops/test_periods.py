@@ -81,7 +81,7 @@ def test_an_island_that_skipped_a_day_goes_from_one_to_the_next_but_one() -> Non
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone)[::23]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(["day", "week", "month"]), st.sampled_from(ZONES), st.floats(1e9, 2e9))
 def test_periods_follow_one_another_without_gap_or_overlap(period: str, zone: str, when: float) -> None:
     of = budget(period, zone)

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from controlplane.alerts import Alert
 from controlplane.budget_cli import budget_app
 from controlplane.decision.plan import Plan
-from controlplane.finops.budget import BudgetState, Spent, fire, fresh, status
+from controlplane.finops.budget import BudgetState, fire, fresh, status
 from controlplane.finops.periods import period_at
+from controlplane.finops.spending import Spent
 from controlplane.policy import Budget, NamedBudget
 from controlplane.store.budgets import CONTROLLER, budget_history, past_of, save_states
 from controlplane.store.engine import open_database

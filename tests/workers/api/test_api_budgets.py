@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from controlplane.budget_cli import budget_app
 from controlplane.budgets.desk import Refusal
 from controlplane.finops.attribution import NS_PER_HOUR
-from controlplane.finops.budget import Spent, fresh, status
+from controlplane.finops.budget import fresh, status
 from controlplane.finops.forecast import Forecast
+from controlplane.finops.spending import Spent
 from controlplane.policy import parse_policy
 from workers.api import create_app
 from workers.backend import JournalCounts, Overloaded
