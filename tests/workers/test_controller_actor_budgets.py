@@ -136,7 +136,7 @@ def test_a_budget_that_is_added_knows_what_was_spent_before_it(settings: Setting
         await actor.report([used(2, 1)])
         actor._tick()
         assert [s.standing for s in await actor.budgets()] == ["soft", "unknown"]
-        for _ in range(100):
+        for _ in range(200):
             await asyncio.sleep(0.05)
             actor._tick()
             if (await actor.budgets())[1].standing != "unknown":
@@ -204,7 +204,7 @@ def test_an_alert_is_a_message_that_outlives_the_process(settings: Settings, use
     async def act(actor: ControllerActor) -> None:
         await actor.report([used(1, 6)])
         actor._tick()
-        for _ in range(100):
+        for _ in range(500):
             if pending_messages(actor._engine):
                 return
             await asyncio.sleep(0.02)
@@ -226,7 +226,7 @@ def test_an_alert_whose_message_was_lost_with_its_process_is_sent_after_the_star
 
     async def wait(actor: ControllerActor) -> None:
         actor._tick()
-        for _ in range(100):
+        for _ in range(200):
             if pending_messages(actor._engine):
                 return
             await asyncio.sleep(0.05)
