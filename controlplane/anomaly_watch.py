@@ -11,7 +11,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from controlplane.alerts import Alert, AlertBook
-from controlplane.finops.anomaly import HISTORY_HOURS, find
+from controlplane.finops.anomaly import find, hours_needed
 from controlplane.finops.anomaly_text import alerts_due, episodes
 from controlplane.finops.pricing import PriceSheet
 from controlplane.store.anomalies import cleared_anomalies, hour_uses
@@ -23,8 +23,8 @@ FIRST_S = 60.0
 """After the start, when what a start has to do is done."""
 AFTER_S = 300.0
 """After the end of an hour, when its last windows are stored."""
-LOOK_BACK_HOURS = 24
-"""Hours that are looked at each time: windows come late, and a controller may have been away."""
+LOOK_BACK_HOURS, LOOK_AGAIN_HOURS = 24, 3
+"""Hours that are looked at first, as a controller may have been away, and each time: windows come late."""
 
 
 class Controlled(Protocol):
@@ -36,14 +36,16 @@ class Controlled(Protocol):
     def raise_alert(self, alert: Alert) -> None: ...
 
 
-def due(engine: sa.Engine, sheet: PriceSheet, active: Iterable[Alert], now: float) -> list[Alert]:
-    """Alerts to raise, or to go on with, by the hours that have ended (`now`: unix seconds). Blocks for its reads."""
+def due(
+    engine: sa.Engine, sheet: PriceSheet, active: Iterable[Alert], now: float, look_back: int = LOOK_BACK_HOURS
+) -> list[Alert]:
+    """Alerts to raise, or to go on with, by the last hours to end (`now`: unix seconds). Blocks for its reads."""
     last = int(now // HOUR_S)
-    first = last - LOOK_BACK_HOURS
-    found = find(hour_uses(engine, first - HISTORY_HOURS, last, sheet), first, last)
+    first = last - look_back
+    found = find(hour_uses(engine, hours_needed(first, last), sheet), first, last)
     if not found.anomalies:
         return []
-    known = [*active, *cleared_anomalies(engine, first * HOUR_S)]
+    known = [*active, *cleared_anomalies(engine, (last - LOOK_BACK_HOURS) * HOUR_S)]
     return alerts_due(episodes(found.anomalies), known, sheet.currency or "")
 
 
@@ -56,15 +58,16 @@ async def follow(
     first_s: float = FIRST_S,
 ) -> None:
     """In the background until this process is not in charge; a database that is away is asked again in an hour."""
-    pause = first_s
+    pause, look_back = first_s, LOOK_BACK_HOURS
     while is_in_charge():
         await asyncio.sleep(pause)
         try:
             active = tuple(controller.alerts.active.values())
-            alerts = await asyncio.to_thread(due, engine, sheet(), active, time.time())
+            alerts = await asyncio.to_thread(due, engine, sheet(), active, time.time(), look_back)
+            look_back = LOOK_AGAIN_HOURS
         except Exception as error:
             log.warning("unusual hours are not looked for: %s", (str(error) or type(error).__name__).splitlines()[0])
-            alerts = []
+            alerts, look_back = [], LOOK_BACK_HOURS
         if is_in_charge():
             for alert in alerts:
                 controller.raise_alert(alert)

@@ -15,7 +15,7 @@ from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.report import BasisName, price_sheet, time_range
-from controlplane.finops.anomaly import DEFAULT, HISTORY_HOURS, Anomaly, Findings, Rule, find
+from controlplane.finops.anomaly import DEFAULT, Anomaly, Findings, Rule, find, hours_needed
 from controlplane.finops.anomaly_text import cause_text, hour_text, percent, sentence
 from controlplane.finops.pricing import PriceError
 from controlplane.settings import SettingsError, load_settings
@@ -60,7 +60,7 @@ def anomalies(
         engine = open_ledger(settings.database_url)
         sheet = price_sheet(prices, settings, engine)
         asked = basis or sheet.default_basis
-        found = find(hour_uses(engine, first - HISTORY_HOURS, last, sheet, asked), first, last, rule)
+        found = find(hour_uses(engine, hours_needed(first, last), sheet, asked), first, last, rule)
     except (StoreError, PriceError, DBAPIError) as e:
         typer.echo(one_line(e), err=True)
         raise typer.Exit(1) from None

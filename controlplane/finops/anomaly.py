@@ -10,7 +10,8 @@ The cost of a token (with the cohort's part of idle) is a product of things that
 
 so its logarithm is their sum, and a change of it the sum of theirs. An hour is unusual by the robust z-score of that
 logarithm, (x - median) / (1.4826 MAD), among the same cohort's earlier hours (Iglewicz and Hoaglin, 1993, whose 3.5 is
-the threshold). The MAD has a floor, so that a flat history does not make a rounding error an anomaly.
+the threshold). The MAD has a floor, so that a flat history does not make a rounding error an anomaly, and is widened
+where it comes from few hours.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Baseline = Literal["week", "day", "recent"]
 
 CONSISTENT = 1.4826
 """MAD x this estimates the standard deviation of a normal distribution."""
+EFFICIENCY = 0.37
+"""The MAD of n values knows a normal distribution's scale about as well as the standard deviation of this x n."""
 
 HOURS_PER_DAY, HOURS_PER_WEEK = 24, 168
 WEEKS, DAYS, RECENT_HOURS = 5, 14, 168
-HISTORY_HOURS = WEEKS * HOURS_PER_WEEK + 1
-"""How far before an hour its baseline may reach."""
 
 
 class HourUse(NamedTuple):
@@ -181,6 +182,15 @@ def find(uses: Iterable[HourUse], first: int, last: int, rule: Rule = DEFAULT) -
     return Findings(tuple(found), examined, thin, young)
 
 
+def hours_needed(first: int, last: int) -> set[int]:
+    """Those hours, and all that their baselines may look back on."""
+    needed = set(range(first - RECENT_HOURS, last))
+    for period, most in ((HOURS_PER_WEEK, WEEKS), (HOURS_PER_DAY, DAYS)):
+        for n in range(1, most + 1):
+            needed.update(range(first - n * period - 1, last - n * period + 1))
+    return needed
+
+
 class _Point(NamedTuple):
     log_cost: float
     factors: Factors
@@ -221,7 +231,8 @@ def _examine(
     name, hours = baseline
     earlier = [known[h].log_cost for h in hours]
     usual = median(earlier)
-    z = (known[hour].log_cost - usual) / max(CONSISTENT * _mad(earlier, usual), rule.floor)
+    scale = CONSISTENT * _mad(earlier, usual) * widening(len(hours), rule.threshold)
+    z = (known[hour].log_cost - usual) / max(scale, rule.floor)
     if abs(z) < rule.threshold:
         return
     now, before = known[hour].factors, usual_factors([known[h].factors for h in hours], usual)
@@ -241,6 +252,18 @@ def _examine(
         drafted=uses[hour].draft_tokens / uses[hour].steps,
         drafted_before=median(uses[h].draft_tokens / uses[h].steps for h in hours),
     )
+
+
+def widening(hours: int, threshold: float) -> float:
+    """By how much the scale out of so few hours is taken larger, so that the threshold is passed as seldom as meant.
+
+    A scale that is estimated is sometimes far too small. This is the quantile of Student's t over that of the normal
+    distribution, with EFFICIENCY x hours degrees of freedom, by its expansion (Abramowitz and Stegun 26.7.5).
+    """
+    z, freedom = threshold, EFFICIENCY * hours
+    first = (z**3 + z) / 4 / freedom
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96 / freedom**2
+    return (z + first + second) / z
 
 
 def usual_factors(earlier: Sequence[Factors], usual: float) -> Factors:

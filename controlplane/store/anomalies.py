@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ from controlplane.store.models import AlertEntry
 from controlplane.store.rollup import IDLE
 
 HOUR_S = 3600
+MOST_NAMED = 1000
+"""Hours that are named one by one in a query."""
 
 SUMMED = ("ns", "uj", "tokens", "measured_tokens", "steps", "draft_tokens", "accepted_tokens")
 
@@ -36,18 +38,25 @@ class _Sum(NamedTuple):
     accepted_tokens: int
 
 
-def hour_uses(engine: sa.Engine, first: int, last: int, sheet: Prices, basis: str | None = None) -> list[HourUse]:
-    """Hours `first` to `last` (exclusive, since the unix epoch, UTC) of every cohort, from the hourly rollup.
+def hour_uses(engine: sa.Engine, hours: Collection[int], sheet: Prices, basis: str | None = None) -> list[HourUse]:
+    """These hours (since the unix epoch, UTC) of every cohort, from the hourly rollup; many hours: those between, too.
 
     Idle time and energy of a sku in an hour go to its cohorts by their busy time, as in a report with idle=weighted.
     basis: None = the sheet's default.
     """
     basis = basis or sheet.default_basis
     column: Any = CostHour.__table__.c
+    if not hours:
+        return []
+    among = (
+        column["hour"].in_(sorted(hours))
+        if len(hours) <= MOST_NAMED
+        else column["hour"].between(min(hours), max(hours))
+    )
     key = [column[name] for name in ("hour", "sku", "cohort", "direction")]
     query = (
         sa.select(*key, *(sa.func.sum(column[name]) for name in SUMMED))
-        .where(column["hour"] >= first, column["hour"] < last)
+        .where(among)
         .group_by(*key)
         .order_by(*key)
         .execution_options(yield_per=2000)

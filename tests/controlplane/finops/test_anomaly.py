@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import exp, log
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.finops.anomaly import DEFAULT, HourUse, Rule, factors_of, find, usual_factors
+from controlplane.finops.anomaly import DEFAULT, HourUse, Rule, factors_of, find, hours_needed, usual_factors, widening
 
 HOUR = 490_000
 NS = 3600 * 10**9
@@ -65,6 +66,23 @@ def test_energy_is_in_joules_per_token() -> None:
 def test_a_flat_history_does_not_explode_over_a_rounding_error() -> None:
     flat = [PLAIN._replace(hour=HOUR - n) for n in range(1, 49)]
     assert examine(PLAIN._replace(cost_nano=2 * 10**9 + 1_000_000), flat).anomalies == ()
+
+
+@pytest.mark.parametrize(("hours", "baseline"), [(range(1, 15), "recent"), (range(1, 6 * 168), "week")])
+def test_noise_is_seldom_unusual_even_with_few_hours_to_know_it_by(hours: range, baseline: str) -> None:
+    """Normal noise of 10 %: at 3.5 standard deviations one hour in 2,000; a scale of few hours errs, and is widened."""
+    noise, unusual, tried = Random(5), 0, 600
+    for _ in range(tried):
+        before = [PLAIN._replace(hour=HOUR - n, cost_nano=round(2e9 * exp(noise.gauss(0, 0.1)))) for n in hours
+                  if n < 15 or n % 168 in (0, 1, 167)]  # fmt: skip
+        found = examine(PLAIN._replace(cost_nano=round(2e9 * exp(noise.gauss(0, 0.1)))), before).anomalies
+        unusual += bool(found)
+        assert {each.baseline for each in found} <= {baseline}
+    assert unusual <= 3
+
+
+def test_many_hours_are_hardly_widened() -> None:
+    assert 1.0 < widening(168, 3.5) < 1.1 < widening(42, 3.5) < 1.3 < widening(12, 3.5) < 2.5
 
 
 def test_a_flat_history_still_tells_a_jump() -> None:
@@ -182,3 +200,13 @@ def test_the_least_change_that_is_unusual_is_the_threshold_of_floors() -> None:
     flat = [PLAIN._replace(hour=HOUR - n) for n in range(1, 49)]
     just_over = round(2 * 10**9 * exp(3.5 * 0.05 + 1e-6))
     assert only(PLAIN._replace(cost_nano=just_over), flat).z == pytest.approx(3.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("spans", [1, 3, 30])
+def test_the_hours_that_are_needed_say_all_that_is_said_of_a_year(spans: int) -> None:
+    year = [PLAIN._replace(hour=HOUR - n, cost_nano=2 * 10**9 + n * 10**6) for n in range(9000)]
+    needed = hours_needed(HOUR - spans + 1, HOUR + 1)
+    rule = Rule(threshold=0.001)
+    some = find([use for use in year if use.hour in needed], HOUR - spans + 1, HOUR + 1, rule)
+    assert some == find(year, HOUR - spans + 1, HOUR + 1, rule)
+    assert len(some.anomalies) > 0

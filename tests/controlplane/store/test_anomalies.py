@@ -34,8 +34,8 @@ def put(engine: sa.Engine, *rows: dict[str, Any]) -> None:
         connection.execute(sa.insert(CostHour), [{**zero, **key, "uj": None, "wasted_uj": None, **row} for row in rows])
 
 
-def uses(engine: sa.Engine, first: int = HOUR, last: int = HOUR + 1) -> dict[str, HourUse]:
-    return {use.cohort: use for use in hour_uses(engine, first, last, SHEET)}
+def uses(engine: sa.Engine, *hours: int) -> dict[str, HourUse]:
+    return {use.cohort: use for use in hour_uses(engine, hours or (HOUR,), SHEET)}
 
 
 def test_idle_and_its_energy_go_to_cohorts_by_busy_time(ledger: sa.Engine) -> None:
@@ -69,7 +69,12 @@ def test_energy_that_nobody_measured_is_none(ledger: sa.Engine) -> None:
 
 def test_hours_outside_are_not_read(ledger: sa.Engine) -> None:
     put(ledger, {"cohort": "chat", "direction": "output", "ns": NS})
-    assert uses(ledger, HOUR + 1, HOUR + 9) == {}
+    assert uses(ledger, HOUR - 1, HOUR + 1) == {}
+
+
+def test_many_hours_are_read_with_those_between(ledger: sa.Engine) -> None:
+    put(ledger, {"cohort": "chat", "direction": "output", "ns": NS})
+    assert list(uses(ledger, *range(HOUR - 5000, HOUR + 5000, 3))) == ["chat"]
 
 
 def test_only_anomalies_that_were_cleared_are_known_as_such(ledger: sa.Engine) -> None:
