@@ -3,8 +3,9 @@
     python -m benchmarks.ledger_report --repeats 5
 
 Builds a migrated ledger in a scratch folder and fills cost_hour with bulk SQL (input and output of each cohort, and
-idle, on two skus), cost_day and machine_hour as sums of it. Then each report is asked for through the function behind
-`kadence cost report` and the dashboard, over a year that begins and ends inside an hour, under two price changes.
+idle, on two skus), cost_day, cost_month and machine_hour as sums of it. Then each report is asked for through the
+function behind `kadence cost report` and the dashboard, over a year that begins and ends inside an hour, under two
+price changes.
 first: the first time, with caches cold to this process; median, max: of the repeats after it; cpu: of this process,
 which is all of SQLite's work and none of PostgreSQL's. Milliseconds.
 """
@@ -33,7 +34,7 @@ from controlplane.finops.pricing import Price, PriceSheet
 from controlplane.store.cost import cost_report
 from controlplane.store.engine import database_url, open_database, writing
 from controlplane.store.migrate import upgrade
-from controlplane.store.rollup import KEY, Amounts
+from controlplane.store.rollup import KEY, Amounts, first_day, month_of
 from controlplane.store.time_range import TimeRange
 
 RESULTS = Path(__file__).with_name("ledger_report.csv")
@@ -61,6 +62,13 @@ def fill(engine: sa.Engine, hours: int, cohorts: int) -> int:
         "INSERT INTO machine_hour (hour, sku, ns, windows) SELECT hour, sku, SUM(ns), 3600 FROM cost_hour"
         " GROUP BY hour, sku",
     ]
+    months = sorted({month_of((FIRST_HOUR + i) // 24) for i in range(0, hours, 24)})
+    for month in months:
+        statements.append(
+            f"""INSERT INTO cost_month (month, {", ".join((*KEY, *Amounts._fields))})
+            SELECT {month}, {", ".join(KEY)}, {", ".join(f"SUM({name})" for name in Amounts._fields)}
+            FROM cost_day WHERE day >= {first_day(month)} AND day < {first_day(month + 1)} GROUP BY {", ".join(KEY)}"""
+        )
     with writing(engine).begin() as connection:
         for name, column in (("hour", "n BIGINT"), ("direction", "direction TEXT")):
             connection.exec_driver_sql(f"CREATE TEMPORARY TABLE bench_{name} ({column})")

@@ -1,6 +1,6 @@
 """The cost report, and the cells of the bill: usage of a range at the prices of its hours.
 
-Days are read where they are whole, hours where they are, single windows at the edges (cost_pieces). SQL sums exact
+Months and days are read where they are whole, hours where they are, single windows at the edges (cost_pieces). SQL sums exact
 integers (cost_usage), the bill is split over them in integers (cost_bill): rows + rest + idle = the bill, to the
 nano-unit, by any dimension, with any filter.
 """
@@ -17,7 +17,7 @@ from controlplane.finops.attribution import cost_of_time, split
 from controlplane.finops.pricing import BASES, Prices
 from controlplane.store.cost_bill import Asked, report_of
 from controlplane.store.cost_dimensions import Cell, Where, check_dimension, parse_where
-from controlplane.store.cost_pieces import HOUR_S, find_pieces
+from controlplane.store.cost_pieces import HOUR_S, Source, find_pieces
 from controlplane.store.cost_rows import CostCell, CostReport, IdleRule
 from controlplane.store.cost_usage import cells, groups
 from controlplane.store.engine import reading
@@ -64,8 +64,7 @@ def cost_reports(
     if idle not in ("none", "weighted", "even"):
         raise ValueError(f"idle: {idle!r} is none of none, weighted, even")
     with reading(engine).connect() as connection:
-        by_hours = by == "hour" or "hour" in where
-        found = find_pieces(connection, range, sheet, bases or BASES, by_hours=by_hours)
+        found = find_pieces(connection, range, sheet, bases or BASES, _coarsest({by, *where}))
         used = list(groups(connection, found.pieces, by, wanted))
     asked = Asked(range.end, by, idle, bool(wanted))
     if not bases:
@@ -73,6 +72,10 @@ def cost_reports(
         priced = [each for each in BASES if any(sheet.price_at(sku, each, when) is not None for when, sku in at)]
         bases = priced or [sheet.default_basis]
     return {basis: report_of(found, used, sheet, basis, asked) for basis in bases}
+
+
+def _coarsest(dimensions: set[str]) -> Source:
+    return "hour" if "hour" in dimensions else "day" if "day" in dimensions else "month"
 
 
 def cost_cells(
@@ -86,7 +89,7 @@ def cost_cells(
     wanted = parse_where(where)
     basis = basis or sheet.default_basis
     with reading(engine).connect() as connection:
-        found = find_pieces(connection, range, sheet, (basis,), by_hours=True)
+        found = find_pieces(connection, range, sheet, (basis,), "hour")
         for piece in sorted(found.pieces, key=lambda piece: piece.start):
             for (hour, sku), group in groupby(cells(connection, piece), key=lambda item: item[0][:2]):
                 price = sheet.price_at(sku, basis, hour * HOUR_S)

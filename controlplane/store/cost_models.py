@@ -56,6 +56,15 @@ class CostDay(_Usage, Base):
     day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, sort_order=-1)
 
 
+class CostMonth(_Usage, Base):
+    """Usage of one calendar month (months since January 1970, UTC): the sums of its days."""
+
+    __tablename__ = "cost_month"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    month: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, sort_order=-1)
+
+
 class MachineHour(Base):
     """All machine time of one sku in an hour: what the hour's bill is computed from, once. windows: how many it is."""
 

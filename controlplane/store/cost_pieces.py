@@ -1,4 +1,4 @@
-"""Where each stretch of a range is read from: whole days, whole hours, or single windows at the edges.
+"""Where each stretch of a range is read from: whole months, days, hours, or single windows at the edges.
 
 An hour has one price (price sheets change on whole hours, UTC), a piece has one price of each sku. An hour that is only
 partly in the range is read from its windows as long as all of them are kept; else it is taken as a whole, and a warning
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, floor
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import sqlalchemy as sa
 
@@ -18,16 +18,19 @@ from controlplane.finops.pricing import Prices
 from controlplane.store.cost_dimensions import hour_key
 from controlplane.store.cost_models import MachineHour
 from controlplane.store.models import Window
-from controlplane.store.rollup import HOURS_PER_DAY
+from controlplane.store.rollup import HOURS_PER_DAY, first_day, month_of
 from controlplane.store.time_range import TimeRange
 
 HOUR_S = 3600
 
 
-class Piece(NamedTuple):
-    """start, end: unix seconds, end exclusive; of days and hours whole ones."""
+Source = Literal["month", "day", "hour", "window"]
 
-    source: Literal["day", "hour", "window"]
+
+class Piece(NamedTuple):
+    """start, end: unix seconds, end exclusive; of months, days and hours whole ones."""
+
+    source: Source
     start: float
     end: float
 
@@ -48,9 +51,9 @@ class Pieces(NamedTuple):
 
 
 def find_pieces(
-    connection: sa.Connection, range: TimeRange, sheet: Prices, bases: Sequence[str], *, by_hours: bool
+    connection: sa.Connection, range: TimeRange, sheet: Prices, bases: Sequence[str], coarsest: Source
 ) -> Pieces:
-    """The range in pieces, with the machine time of each. by_hours: days are too coarse for what is asked."""
+    """The range in pieces, with the machine time of each. coarsest: what still tells apart what is asked."""
     first, last = floor(range.start / HOUR_S), ceil(range.end / HOUR_S)
     found = sa.select(MachineHour.hour, MachineHour.sku, MachineHour.ns, MachineHour.windows)
     within = found.where(MachineHour.hour >= first, MachineHour.hour < last).order_by(MachineHour.hour, MachineHour.sku)
@@ -60,7 +63,7 @@ def find_pieces(
     (begin, finish), partial, warnings = _edges(connection, range, _counted(hours, (first, last - 1)))
     begin, finish = max(begin, hours[0][0]), min(finish, hours[-1][0] + 1)
     changes = price_changes(sheet, bases, {sku for _, sku, *_ in hours}, range)
-    pieces = [*_days_and_hours(begin, finish, changes, by_hours=by_hours), *partial]
+    pieces = [*_whole_hours(begin, finish, changes, coarsest), *partial]
     machine_ns: dict[tuple[int, str], list[int]] = {}
     place = {hour: i for i, piece in enumerate(pieces) if piece.source != "window" for hour in _hours_of(piece)}
     for hour, sku, ns, _ in hours:
@@ -132,19 +135,35 @@ def _windows_of(connection: sa.Connection, hour: int, start: float, end: float) 
     return kept, int(among)
 
 
-def _days_and_hours(first: int, last: int, changes: Sequence[int], *, by_hours: bool) -> list[Piece]:
+def _whole_hours(first: int, last: int, changes: Sequence[int], coarsest: Source) -> list[Piece]:
+    """Hours `first` to `last` (exclusive), cut where a price changes: months, days around them, hours at the ends."""
     pieces = []
     cuts = [first, *(hour for hour in changes if first < hour < last), last]
     for start, end in pairwise(cuts):
-        day, after = -(-start // HOURS_PER_DAY) * HOURS_PER_DAY, end // HOURS_PER_DAY * HOURS_PER_DAY
-        if by_hours or day >= after:
+        day, after = -(-start // HOURS_PER_DAY), end // HOURS_PER_DAY
+        if coarsest == "hour" or day >= after:
             pieces += _piece("hour", start, end)
-        else:
-            pieces += [*_piece("hour", start, day), *_piece("day", day, after), *_piece("hour", after, end)]
+            continue
+        pieces += _piece("hour", start, day * HOURS_PER_DAY)
+        pieces += _whole_days(day, after, coarsest)
+        pieces += _piece("hour", after * HOURS_PER_DAY, end)
     return pieces
 
 
-def _piece(source: Literal["day", "hour"], start: int, end: int) -> list[Piece]:
+def _whole_days(first: int, last: int, coarsest: Source) -> list[Piece]:
+    begin = month_of(first) if first_day(month_of(first)) == first else month_of(first) + 1
+    inner = [first_day(begin), first_day(month_of(last))]
+    if coarsest == "day" or inner[0] >= inner[1]:
+        inner = [first, first]
+    edges = [first, *inner, last]
+    return [
+        piece
+        for source, (start, end) in zip(("day", "month", "day"), pairwise(edges), strict=True)
+        for piece in _piece(cast("Source", source), start * HOURS_PER_DAY, end * HOURS_PER_DAY)
+    ]
+
+
+def _piece(source: Source, start: int, end: int) -> list[Piece]:
     return [Piece(source, start * HOUR_S, end * HOUR_S)] if start < end else []
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from controlplane.store.cost_dimensions import DIRECTIONS, OF_MACHINES, Cell, Filter, key_text
-from controlplane.store.cost_models import CostDay, CostHour
+from controlplane.store.cost_models import CostDay, CostHour, CostMonth
 from controlplane.store.cost_pieces import HOUR_S, Piece
 from controlplane.store.models import Window, WindowCohort
-from controlplane.store.rollup import HOURS_PER_DAY, IDLE, Amounts
+from controlplane.store.rollup import HOURS_PER_DAY, IDLE, Amounts, month_of
 
 NAMES = ("sku", "model", "cohort", "tenant", "direction", "energy_source")
 
@@ -52,7 +52,7 @@ def cells(connection: sa.Connection, piece: Piece) -> Iterator[tuple[Cell, Amoun
     table = CostHour.__table__.c
     query = (
         sa.select(*(table[name] for name in ("hour", *NAMES, *Amounts._fields)))
-        .where(*_within(table["hour"], piece, HOUR_S))
+        .where(*_within(table["hour"], piece))
         .order_by(*(table[name] for name in ("hour", *NAMES)))
         .execution_options(yield_per=2000)
     )
@@ -107,15 +107,18 @@ def _source(piece: Piece) -> dict[str, Any]:
     if piece.source == "window":
         raw = _raw_columns(piece).subquery("raw")
         return {**dict(raw.c.items()), "within": ()}
-    table, unit, seconds = (CostDay, "day", HOUR_S * HOURS_PER_DAY) if piece.source == "day" else (
-        CostHour, "hour", HOUR_S
-    )  # fmt: skip
+    table = {"month": CostMonth, "day": CostDay, "hour": CostHour}[piece.source]
     columns = dict(table.__table__.c.items())
-    return {**columns, "within": _within(columns[unit], piece, seconds)}
+    return {**columns, "within": _within(columns[piece.source], piece)}
 
 
-def _within(column: Any, piece: Piece, seconds: int) -> tuple[Any, ...]:
-    return column >= int(piece.start // seconds), column < int(piece.end // seconds)
+def _within(column: Any, piece: Piece) -> tuple[Any, ...]:
+    first, last = int(piece.start // HOUR_S), int(piece.end // HOUR_S)
+    if piece.source != "hour":
+        first, last = first // HOURS_PER_DAY, last // HOURS_PER_DAY
+    if piece.source == "month":
+        first, last = month_of(first), month_of(last)
+    return column >= first, column < last
 
 
 def _raw_columns(piece: Piece) -> sa.CompoundSelect[Any]:

@@ -7,6 +7,7 @@ nothing and a late window re-opens its hour. A rollup is the sum of what its win
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
 from operator import add
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from controlplane.finops.attribution import WindowUse, split
-from controlplane.store.cost_models import CostDay, CostHour, MachineHour
+from controlplane.store.cost_models import CostDay, CostHour, CostMonth, MachineHour
 from controlplane.store.models import Base
 from controlplane.telemetry import WorkerWindow
 
 HOURS_PER_DAY = 24
+EPOCH = date(1970, 1, 1)
 
 IDLE = "idle"
 
@@ -96,26 +98,40 @@ def hour_of(at: float) -> int:
     return int(at // 3600)
 
 
+def month_of(day: int) -> int:
+    """Months since January 1970 of a day since the epoch, UTC."""
+    at = EPOCH + timedelta(days=day)
+    return (at.year - EPOCH.year) * 12 + at.month - 1
+
+
+def first_day(month: int) -> int:
+    """The day on which a month (since January 1970) begins."""
+    return (date(EPOCH.year + month // 12, month % 12 + 1, 1) - EPOCH).days
+
+
 def add_to_rollups(connection: sa.Connection, windows: Iterable[tuple[WorkerWindow, Sequence[Part]]]) -> None:
-    """Add new windows to cost_hour, cost_day and machine_hour, in one statement a table.
+    """Add new windows to cost_hour, cost_day, cost_month and machine_hour, in one statement a table.
 
     Rows are written in the order of their keys: processes that write at the same time wait for one another, and never
     in a circle.
     """
     hours: dict[tuple[Any, ...], Amounts] = {}
     days: dict[tuple[Any, ...], Amounts] = {}
+    months: dict[tuple[Any, ...], Amounts] = {}
     machines: dict[tuple[int, str], list[int]] = {}
     for window, found in windows:
         hour = hour_of(window.started_at)
+        day = hour // HOURS_PER_DAY
+        units = ((hours, hour), (days, day), (months, month_of(day)))
         machine = machines.setdefault((hour, window.device), [0, 0])
         machine[0] += sum(part.amounts.ns for part in found)
         machine[1] += 1
         for cohort, tenant, direction, amounts in found:
             key = (window.device, window.model, cohort, tenant or "", direction, window.energy_source)
-            for sums, of in ((hours, hour), (days, hour // HOURS_PER_DAY)):
+            for sums, of in units:
                 before = sums.get((of, *key))
                 sums[of, *key] = amounts if before is None else before.plus(amounts)
-    for table, unit, sums in ((CostHour, "hour", hours), (CostDay, "day", days)):
+    for table, unit, sums in ((CostHour, "hour", hours), (CostDay, "day", days), (CostMonth, "month", months)):
         names = (unit, *KEY)
         rows = [{**dict(zip(names, key, strict=True)), **sums[key]._asdict()} for key in sorted(sums)]
         _upsert(connection, table, names, Amounts._fields, rows)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from controlplane.store.cost_dimensions import Filter, hour_key
-from controlplane.store.cost_models import CostDay, CostHour, MachineHour
+from controlplane.store.cost_models import CostDay, CostHour, CostMonth, MachineHour
 from controlplane.store.cost_pieces import HOUR_S, Piece
 from controlplane.store.cost_usage import groups
 from controlplane.store.models import Window, WindowCohort
-from controlplane.store.rollup import HOURS_PER_DAY, KEY, Amounts
+from controlplane.store.rollup import EPOCH, HOURS_PER_DAY, KEY, Amounts, first_day, month_of
 
 SHOWN = 3
 """Hours that a problem names; of the others it says how many they are."""
@@ -23,6 +24,7 @@ def rollup_problems(connection: sa.Connection) -> list[str]:
     days = _differences(connection, CostDay, CostDay.day, KEY, Amounts._fields)
     if days:
         problems.append(f"{days} rows of cost_day are not the sums of their hours in cost_hour")
+    problems += _months(connection)
     machines = _differences(connection, MachineHour, MachineHour.hour, ("sku",), ("ns",))
     if machines:
         problems.append(f"{machines} rows of machine_hour are not the machine time of cost_hour")
@@ -66,6 +68,29 @@ def _is_sum_of_windows(connection: sa.Connection, hour: int) -> bool:
                     found[by, group.key, group.sku, group.direction, group.energy_source] = amounts
         sums.append(found)
     return sums[0] == sums[1]
+
+
+def _months(connection: sa.Connection) -> list[str]:
+    """Calendar months, which SQL cannot tell from days in the same way everywhere: each added up here."""
+    first, last = connection.execute(sa.select(sa.func.min(CostDay.day), sa.func.max(CostDay.day))).one()
+    known = list(connection.scalars(sa.select(CostMonth.month).distinct()))
+    months = {*known, *(range(month_of(first), month_of(last) + 1) if first is not None else ())}
+    wrong = []
+    for month in sorted(months):
+        begin, end = first_day(month), first_day(month + 1)
+        of_days = _sums(connection, CostDay, CostDay.day >= begin, CostDay.day < end)
+        if of_days != _sums(connection, CostMonth, CostMonth.month == month):
+            wrong.append(f"{EPOCH + timedelta(days=begin):%Y-%m}")
+    return [f"{', '.join(wrong)}: cost_month is not the sum of its days in cost_day"] if wrong else []
+
+
+def _sums(connection: sa.Connection, table: Any, *within: Any) -> dict[tuple[Any, ...], list[int | None]]:
+    key = [getattr(table, name) for name in KEY]
+    query = sa.select(*key, *(sa.func.sum(getattr(table, name)) for name in Amounts._fields)).where(*within)
+    return {
+        tuple(row[: len(key)]): [None if each is None else int(each) for each in row[len(key) :]]
+        for row in connection.execute(query.group_by(*key))
+    }
 
 
 def _differences(

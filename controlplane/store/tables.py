@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.store.budgets import BudgetStateEntry
-from controlplane.store.cost_models import CostDay, CostHour, MachineHour, PrunedWindow
+from controlplane.store.cost_models import CostDay, CostHour, CostMonth, MachineHour, PrunedWindow
 from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
 from controlplane.store.models import (
     AlertEntry,
@@ -29,6 +29,7 @@ TABLES: tuple[type[Base], ...] = (
     Request,
     CostHour,
     CostDay,
+    CostMonth,
     MachineHour,
     PrunedWindow,
     DecisionEntry,

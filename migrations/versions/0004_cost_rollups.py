@@ -1,4 +1,4 @@
-"""Cost by hour and by day, by tenant and direction, and which windows were pruned.
+"""Cost by hour, day and month, by tenant and direction, and which windows were pruned.
 
 The windows that are already there are rolled up as they were attributed when they were written: cohorts + idle = the
 window. Prefill's part of a cohort is told by its positions. Tenants are those of the requests that finished in the
@@ -8,6 +8,7 @@ Revision: 0004.
 """
 
 from collections.abc import Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+EPOCH = date(1970, 1, 1)
 KEY = ("sku", "model", "cohort", "tenant", "direction", "energy_source")
 EXACT = ("ns", "wasted_ns", "uj", "wasted_uj", "steps", "planned_k_steps", "draft_tokens", "accepted_tokens")
 AMOUNTS = (*EXACT[:4], "tokens", "measured_tokens", *EXACT[4:], "requests")
@@ -25,7 +27,7 @@ NULLABLE = ("uj", "wasted_uj")
 
 
 def upgrade() -> None:
-    for unit in ("hour", "day"):
+    for unit in ("hour", "day", "month"):
         op.create_table(
             f"cost_{unit}",
             sa.Column(unit, sa.BigInteger(), autoincrement=False, nullable=False),
@@ -70,6 +72,8 @@ def upgrade() -> None:
         )
     )
 
+    _roll_up_months(connection)
+
 
 def downgrade() -> None:
     op.drop_column("window_cohort", "uses")
@@ -80,6 +84,7 @@ def downgrade() -> None:
     op.drop_column("window", "idle_energy_uj")
     op.drop_table("pruned_window")
     op.drop_table("machine_hour")
+    op.drop_table("cost_month")
     op.drop_table("cost_day")
     op.drop_table("cost_hour")
 
@@ -124,6 +129,23 @@ def _roll_up_hours(connection: sa.Connection) -> None:
     )
     for statement in statements:
         connection.execute(sa.text(statement))
+
+
+def _roll_up_months(connection: sa.Connection) -> None:
+    """cost_month from cost_day, one calendar month at a time."""
+    first, last = connection.execute(sa.text("SELECT MIN(day), MAX(day) FROM cost_day")).one()
+    if first is None:
+        return
+    statement = sa.text(
+        f"INSERT INTO cost_month (month, {', '.join((*KEY, *AMOUNTS))})"
+        f" SELECT CAST(:month AS BIGINT), {', '.join(KEY)}, {', '.join(f'SUM({name})' for name in AMOUNTS)}"
+        f" FROM cost_day WHERE day >= :begin AND day < :end GROUP BY {', '.join(KEY)}"
+    )
+    found = [EPOCH + timedelta(days=int(day)) for day in (first, last)]
+    months = [(day.year - EPOCH.year) * 12 + day.month - 1 for day in found]
+    for month in range(months[0], months[1] + 1):
+        begin, end = ((date(EPOCH.year + n // 12, n % 12 + 1, 1) - EPOCH).days for n in (month, month + 1))
+        connection.execute(statement, {"month": month, "begin": begin, "end": end})
 
 
 def _hours_of_requests(connection: sa.Connection) -> list[int]:

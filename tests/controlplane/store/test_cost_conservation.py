@@ -106,6 +106,21 @@ def test_late_and_repeated_windows_and_pruning_leave_the_same_bill(seed: int) ->
     at_once.dispose()
 
 
+@settings(deadline=None, max_examples=6, derandomize=True)
+@given(seed=st.integers(0, 10**6), first=st.integers(0, 40 * 24), hours=st.integers(1, 110 * 24))
+def test_months_days_and_hours_are_the_windows_of_the_range(seed: int, first: int, hours: int) -> None:
+    windows = traffic(seed, 60, hours=150 * 24.0)
+    engine = empty_ledger()
+    write(engine, windows)
+    span = TimeRange(MIDNIGHT + first * 3600, MIDNIGHT + (first + hours) * 3600)
+    inside = [window for window in windows if span.start <= window.started_at < span.end]
+    for by in ("cohort", "day", "hour"):
+        found = sums(cost_report(engine, span, by, SHEET))
+        assert {name: found[name] for name in truth(inside)} == truth(inside)
+    assert verify(engine).problems == ()
+    engine.dispose()
+
+
 @settings(deadline=None, max_examples=8, derandomize=True)
 @given(seed=st.integers(0, 10**6), first=st.floats(0, 50), hours=st.floats(0.01, 30))
 def test_any_range_is_the_windows_that_began_in_it(seed: int, first: float, hours: float) -> None:

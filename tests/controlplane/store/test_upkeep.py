@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from controlplane.decision.plan import Plan
-from controlplane.store.cost_models import CostDay, CostHour, MachineHour
+from controlplane.store.cost_models import CostDay, CostHour, CostMonth, MachineHour
 from controlplane.store.journal import SqlJournal
 from controlplane.store.models import WindowCohort
 from controlplane.store.upkeep import Pruned, prune, verify
@@ -47,6 +47,7 @@ def test_a_sound_ledger_has_counts_and_no_problem(filled: sa.Engine) -> None:
         "request": 3,
         "cost_hour": 6,
         "cost_day": 4,
+        "cost_month": 2,
         "machine_hour": 3,
         "plan": 1,
         "tick": 3,
@@ -71,7 +72,9 @@ def test_a_window_that_does_not_add_up_is_found(filled: sa.Engine, column: str, 
                     " add up to",
                     "4 rows of cost_day are not the sums of their hours in cost_hour",
                     "3 rows of machine_hour are not the machine time of cost_hour"]),
-        (CostDay, ["4 rows of cost_day are not the sums of their hours in cost_hour"]),
+        (CostDay, ["4 rows of cost_day are not the sums of their hours in cost_hour",
+                   "2026-09: cost_month is not the sum of its days in cost_day"]),
+        (CostMonth, ["2026-09: cost_month is not the sum of its days in cost_day"]),
         (MachineHour, ["3 rows of machine_hour are not the machine time of cost_hour"]),
     ],
 )  # fmt: skip
