@@ -1,7 +1,7 @@
 """The cost report, and the cells of the bill: usage of a range at the prices of its hours.
 
-Months and days are read where they are whole, hours where they are, single windows at the edges (cost_pieces). SQL sums exact
-integers (cost_usage), the bill is split over them in integers (cost_bill): rows + rest + idle = the bill, to the
+Months and days are read where they are whole, hours where they are, single windows at the edges (cost_pieces). SQL sums
+exact integers (cost_usage), the bill is split over them in integers (cost_bill): rows + rest + idle = the bill, to the
 nano-unit, by any dimension, with any filter.
 """
 
