@@ -270,7 +270,8 @@ def _promised(state: DecisionState, situation: Situation, prices: slots.Prices |
     _, *now = brings(np.maximum(situation.k, 0))
     tokens, *then = brings(np.maximum(cells.before_k, 0))
     deep, drafting, silence = (a.sum(axis=0) - a + b for a, b in zip(now, then, strict=True))
-    forward = forward_seconds(times.verifying[AT_BUCKETS], np.maximum(deep, 0.0).T, -np.expm1(silence).T).T
+    table = times.going[AT_BUCKETS]
+    forward = forward_seconds(times.verifying[AT_BUCKETS, 0], table, np.maximum(deep, 0.0).T, -np.expm1(silence).T).T
     reading = times.context_s * max(times.context_now - times.context, 0.0) * n
     plain = times.verify[AT_BUCKETS, 0] + reading
     return np.where(wanted, tokens * plain / np.maximum(forward + drafting, 1e-12), np.nan)

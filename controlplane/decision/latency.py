@@ -30,7 +30,7 @@ COMMON_LEARNING = 0.01
 """Weight of one step in the correction that all cells share (a clock that throttles, a longer context)."""
 MOST_RATIO = 100.0
 """What steps are measured to take over what was profiled counts as at most this, and as at least one over it."""
-LEAST_STEPS = 20.0
+LEAST_STEPS = 8.0
 """Steps of a grid cell without which the common correction speaks for it."""
 
 
@@ -154,8 +154,25 @@ class StepTimes:
 
         Where they would fall, what steps were measured to take outweighs what was only profiled or interpolated.
         """
-        reading = self.context_s * max(self.context_now - self.context, 0.0) * LOADS
-        return rising((self.verify + reading[:, None]) * self.correction, 1.0 + self.weight)
+        return rising((self.verify + self._reading[:, None]) * self.correction, 1.0 + self.weight)
+
+    @property
+    def going(self) -> Floats:
+        """[loads, MAX_K + 1]: `verifying` where some sequence has drafts, see `going`.
+
+        What was measured of steps with few drafts corrects K = 1, so the line's end at K = 0 has that correction too:
+        led on through the corrected columns it would swing with every error of theirs.
+        """
+        table = self.verifying
+        out = table.copy()
+        led_on = (going(self.verify)[:, 0] + self._reading) * self.correction[:, 1]
+        out[:, 0] = np.clip(led_on, table[:, 0], table[:, 1])
+        return out
+
+    @property
+    def _reading(self) -> Floats:
+        """[loads] seconds that the context beyond that of the profile costs."""
+        return self.context_s * max(self.context_now - self.context, 0.0) * LOADS
 
     @property
     def starting(self) -> Floats:
@@ -181,19 +198,19 @@ def going(verify: Floats) -> Floats:
     return out
 
 
-def forward_seconds(verify: Floats, deep: Floats, spoken: Floats) -> Floats:
+def forward_seconds(plain: Floats, table: Floats, deep: Floats, spoken: Floats) -> Floats:
     """Seconds of a forward whose sequences have `deep` draft tokens in the mean, some of them in `spoken` of the steps.
 
-    verify: [loads, MAX_K + 1]. deep, spoken: [loads, n] f64; spoken is P(any sequence of the step has a draft). Returns
-    [loads, n].
+    plain: [loads] of a step without drafts; table: [loads, MAX_K + 1] with some, StepTimes.going. deep, spoken:
+    [loads, n] f64; spoken is P(any sequence of the step has a draft). Returns [loads, n].
     """
     spoken = np.clip(spoken, 0.0, 1.0)
     then = np.clip(deep / np.maximum(spoken, 1e-9), 0.0, MAX_K)
     left = np.minimum(then.astype(np.int64), MAX_K - 1)
     along = then - left
-    table, rows = going(verify), np.arange(len(verify))[:, None]
+    rows = np.arange(len(table))[:, None]
     with_drafts = table[rows, left] * (1 - along) + table[rows, left + 1] * along
-    seconds: Floats = (1.0 - spoken) * verify[:, :1] + spoken * with_drafts
+    seconds: Floats = (1.0 - spoken) * plain[:, None] + spoken * with_drafts
     return seconds
 
 
@@ -208,9 +225,9 @@ def uniform_seconds(times: StepTimes, positions: Floats) -> Floats:
     spoken = 1.0 - silence[None, :] ** LOADS[AT_BUCKETS][:, None]
     everywhere = np.where(np.arange(rungs) > 0, spoken[:, :, None], 0.0)
     deep = np.broadcast_to(positions[None, :, :] - 1.0, everywhere.shape)
-    verify = times.verifying[AT_BUCKETS]
-    forward = forward_seconds(verify, deep.reshape(len(verify), -1), everywhere.reshape(len(verify), -1))
-    by_cohort = forward.reshape(len(verify), cohorts, rungs).transpose(1, 0, 2)
+    plain, table = times.verifying[AT_BUCKETS, 0], times.going[AT_BUCKETS]
+    forward = forward_seconds(plain, table, deep.reshape(len(plain), -1), everywhere.reshape(len(plain), -1))
+    by_cohort = forward.reshape(len(plain), cohorts, rungs).transpose(1, 0, 2)
     seconds: Floats = by_cohort + times.drafting[AT_BUCKETS][None, :, :rungs]
     return seconds
 

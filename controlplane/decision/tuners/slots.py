@@ -103,9 +103,9 @@ def price(
     share, k = share[:, AT_LOADS], k[:, AT_LOADS]
     base_tokens, base_deep, base_draft, base_silence = _background(table, outlook, share, k, times)
     opening, following = _draft_costs(times)
-    verify = times.verifying
+    verify, with_drafts = times.verifying, times.going
     spoken = -np.expm1(base_silence)
-    base_s = forward_seconds(verify, base_deep[:, None], spoken[:, None])[:, 0] + base_draft
+    base_s = forward_seconds(verify[:, 0], with_drafts, base_deep[:, None], spoken[:, None])[:, 0] + base_draft
     best = base_tokens / (a * base_s + b * LOADS * (1.0 + base_deep))
     at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
     rows = np.arange(len(LOADS))
@@ -118,7 +118,7 @@ def price(
         positions = _running(base_deep, slots.positions * within)
         drafting = _running(base_draft + opening * d + times.starting, following[:, None] * slots.positions * within)
         spoken = -np.expm1(_running(base_silence, slots.silence * within))
-        seconds = forward_seconds(verify, positions, spoken) + drafting
+        seconds = forward_seconds(verify[:, 0], with_drafts, positions, spoken) + drafting
         goodput = tokens / (a * seconds + b * LOADS[:, None] * (1.0 + positions))
         taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
         # The next position of this depth or less marks the other side of the price.
@@ -133,9 +133,7 @@ def price(
     per_s, per_position = a * best[AT_BUCKETS], b * best[AT_BUCKETS] * LOADS[AT_BUCKETS]
     verify = verify[AT_BUCKETS]
     pass_cost = per_s * opening[AT_BUCKETS]
-    start_cost = per_s * (
-        np.maximum(2.0 * verify[:, 1] - verify[:, 2] - verify[:, 0], 0.0) + times.starting[AT_BUCKETS]
-    )
+    start_cost = per_s * ((with_drafts[AT_BUCKETS, 0] - verify[:, 0]) + times.starting[AT_BUCKETS])
     return Prices(
         at,
         depth,

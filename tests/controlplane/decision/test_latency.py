@@ -171,7 +171,7 @@ def test_a_size_never_seen_is_corrected_as_the_rest_is() -> None:
 
 def test_a_correction_fades_with_newer_steps() -> None:
     times = times_of(profiled()).correct(latency(measured(4, 2, 2000, ratio=3.0)))
-    for _ in range(20):
+    for _ in range(40):
         times = times.correct(latency(measured(4, 2, 100)))
     assert times.correction[AT[4], 2] == pytest.approx(1.0, rel=0.02)
 
