@@ -86,9 +86,9 @@ def build_engine(
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
-    energy = energy_sampler(settings, device.type, clock(), gpu_uuid(device))
+    energy = energy_sampler(settings, device.type, time.monotonic(), gpu_uuid(device))
     energy.start()
-    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy)
+    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy, time.monotonic)
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
         Target(runner, proposer.feature_layers),

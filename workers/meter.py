@@ -24,6 +24,9 @@ from workers.commit import Committed
 from workers.energy.base import EnergyReading
 from workers.sequence import Sequence
 
+JUMP_S = 0.5
+"""A clock that differs by more from what really passed within a window was set: slewing and a late look are less."""
+
 _Count = tuple[int, int, bool]
 """(drafted, accepted, ended) of a step."""
 
@@ -164,8 +167,10 @@ class Meter:
     """Open window of one worker.
 
     Identity: worker, epoch (unix nanoseconds of its start), and a sequence number that rises with each closed window.
-    `read_energy(now, is_idle)` gives the energy since its last call; now: by `clock`; is_idle: the device had nothing
-    to do in the window, neither requests nor work of its own.
+    clock: unix seconds, which may be set while a window is open. elapsed: seconds that are not; a window is as long as
+    they say, or a clock that jumps an hour would bill an hour. `read_energy(now, is_idle)` gives the energy since its
+    last call; now: by `elapsed`; is_idle: the device had nothing to do in the window, neither requests nor work of its
+    own.
     """
 
     def __init__(
@@ -177,16 +182,18 @@ class Meter:
         device: str,
         clock: Callable[[], float],
         read_energy: Callable[[float, bool], EnergyReading] = lambda now, is_idle: EnergyReading(None, "none"),
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
         self.worker, self.model, self.drafter, self.device = worker, model, drafter, device
         self._epoch = epoch
         self._clock = clock
+        self._elapsed = elapsed or clock
         self._read_energy = read_energy
         self._sequence = 0
-        self._reset(clock())
+        self._reset(clock(), self._elapsed())
 
-    def _reset(self, now: float) -> None:
-        self._started_at = now
+    def _reset(self, now: float, elapsed: float) -> None:
+        self._started_at, self._opened_at = now, elapsed
         self._busy_s = 0.0
         self._did_own_work = False
         self._cohorts: defaultdict[str, _OpenCohort] = defaultdict(_OpenCohort)
@@ -258,11 +265,13 @@ class Meter:
 
     def close(self, gauges: Gauges) -> WorkerWindow:
         """Close the open window and start the next one where it ends."""
-        # A clock that was set back must not make a window of negative length: its rows would be refused.
-        read = self._clock()
-        now = max(read, self._started_at)
+        read, elapsed = self._clock(), self._elapsed()
+        seconds = max(elapsed - self._opened_at, 0.0)
+        has_jumped = abs(read - self._started_at - seconds) > JUMP_S
+        # Never of negative length, whatever was done to the clock: its rows would be refused.
+        now = self._started_at + seconds if has_jumped else max(read, self._started_at)
         is_quiet = not (self._busy_s or self._cohorts or self._did_own_work or gauges.running or gauges.waiting)
-        energy = self._read_energy(read, is_quiet)
+        energy = self._read_energy(elapsed, is_quiet)
         self._sequence += 1
         cohorts = tuple(open_cohort.close(name) for name, open_cohort in sorted(self._cohorts.items()))
         window = WorkerWindow(
@@ -293,5 +302,5 @@ class Meter:
             # Here, once, and not in the controller, which would have to do it for every worker.
             columns=StepColumns.of(cohorts),
         )
-        self._reset(read)
+        self._reset(read, elapsed)
         return window

@@ -26,7 +26,7 @@ __all__ = [
 def energy_sampler(settings: Settings, device: str, started_at: float, uuid: str | None = None) -> EnergySampler:
     """The energy meter of a worker on a torch device (`cpu`, `cuda`, `cuda:1`), not yet started.
 
-    started_at: the clock of the worker's meter as its first window opens. uuid: the GPU's, as NVML writes it.
+    started_at: monotonic seconds as the first window opens. uuid: the GPU's, as NVML writes it.
     """
     return EnergySampler(
         partial(open_reader, settings, device, uuid), settings.tick_s, started_at, settings.energy_idle_w

@@ -16,8 +16,8 @@ answer. stalled: no sample came for too long. unsettled: more was handed out ahe
 class EnergyReading:
     """What `read_energy(now, is_idle)` answers when a window closes: a look at numbers that are there, no I/O.
 
-    now: the meter's clock, seconds; the difference to the call before is the window's length. is_idle: nothing was
-    running, waiting or computed in the window (idle power is learned in such stretches only).
+    now: seconds of a clock that nobody sets; the difference to the call before is the window's length. is_idle: nothing
+    was running, waiting or computed in the window (idle power is learned in such stretches only).
     energy_uj: microjoules of the window, None where they cannot be known (never 0 for that). source: `none` where there
     is no meter at all; a meter that has no answer for this window keeps its own source. idle_energy_uj: idle power x
     length, at most energy_uj; None where energy_uj is None or the idle power is not known.

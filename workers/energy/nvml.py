@@ -24,6 +24,8 @@ from workers.energy.base import Spent
 
 REOPEN_S = 5.0
 """Between two attempts at a board that is lost: it, or its driver, may come back."""
+MOST_W = 10_000
+"""No board draws more: an answer that says so is none, and its window would be refused with all that is in it."""
 
 
 class NvmlUnavailable(RuntimeError):
@@ -56,8 +58,9 @@ class NvmlReader:
     def spent(self, now: float) -> Spent:
         if self._handle is None and not self._reopen(now):
             return Spent(None, self.source, "lost", self._trouble)
-        seen = self._look(now)
-        before, self._last = self._last, seen
+        # Forgotten before the look, so that one which raises costs its stretch and gives none of it to the next.
+        before, self._last = self._last, None
+        seen = self._last = self._look(now)
         if seen is None:
             self._give_up(now)
             return Spent(None, self.source, "lost", self._trouble)
@@ -74,6 +77,8 @@ class NvmlReader:
         self._trouble = ""
         energy = self._ask("counter", pynvml.nvmlDeviceGetTotalEnergyConsumption)
         power = self._ask("power", pynvml.nvmlDeviceGetPowerUsage)
+        if power is not None and power > MOST_W * 1000:
+            self._trouble, power = f"power: {power / 1000:.0f} W is no board's", None
         return None if energy is None and power is None else _Seen(now, energy, power, _processes(self._handle))
 
     def _ask(self, what: str, question: Callable[[Any], int]) -> int | None:
@@ -91,6 +96,9 @@ class NvmlReader:
             used = (after.energy_mj - before.energy_mj) * 1000
             if used < 0:
                 return Spent(None, "counter", "reset", "the energy counter went back: driver reloaded or board reset")
+            # A second more, as the counter may lag behind by its period.
+            if used > MOST_W * 1e6 * (after.at - before.at + 1):
+                return Spent(None, "counter", "reset", f"the energy counter leapt by {used / 1e6:.0f} J")
             return Spent(used // parts, "counter", None, shared, parts > 1)
         if before.power_mw is not None and after.power_mw is not None:
             # mW x s = mJ

@@ -26,8 +26,8 @@ class EnergySampler:
     """One worker's energy meter.
 
     open_reader: finds the meter, on the sampling thread, because a driver in a bad state may hang there, too. window_s:
-    the usual length of a window. started_at: the meter's clock at the start of the first window. idle_w: watts with
-    nothing running, None to learn them. clock: monotonic seconds.
+    the usual length of a window. started_at: seconds at the start of the first window, by the clock of read_energy's
+    `now`. idle_w: watts with nothing running, None to learn them. clock: monotonic seconds.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ from workers.energy.integral import Integral
 class WindowEnergy:
     """One worker's energy by window. Owned by the engine's thread; no I/O.
 
-    started_at: the meter's clock as the first window opened; at: monotonic seconds then. stale_s: without a sample for
-    so long the energy is not known. idle: what is known of the device's idle power.
+    started_at: seconds as the first window opened, by the clock of `now`; at: monotonic seconds then. stale_s: without
+    a sample for so long the energy is not known. idle: what is known of the device's idle power.
     """
 
     def __init__(self, started_at: float, at: float, stale_s: float, idle: IdlePower) -> None:
@@ -41,7 +41,7 @@ class WindowEnergy:
     def close(
         self, integral: Integral | None, source: EnergySource, now: float, at: float, is_idle: bool
     ) -> EnergyReading:
-        """The window that ends `now`, by the meter's clock, and `at`, monotonic; source: the best the meter can do."""
+        """The window that ends `now`, by a clock that is not set, and `at`, monotonic; source: the meter's best."""
         seconds, self._window_at = max(now - self._window_at, 0.0), now
         idle_since = self._follow_idle(at, is_idle)
         if source == "none":

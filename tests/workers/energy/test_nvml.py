@@ -61,6 +61,47 @@ def test_a_counter_that_went_back_loses_its_stretch_only(nvml: Nvml) -> None:
     assert (found["uj"], found["gaps"]) == ([None, None, 50_000, 100_000], ["begin", "reset", None, None])
 
 
+def test_a_counter_that_leaps_to_nonsense_and_back_loses_its_stretches_only(nvml: Nvml) -> None:
+    # The controller refuses a window of so many joules, and would lose its tokens with it.
+    found = look(nvml, 0, 1, 2, 3, 4, energy=f"0,1000,{2**64 - 1},{2**64 - 1},1300,1400")
+    assert (found["uj"], found["gaps"][1:]) == ([None, None, 0, None, 100_000], ["reset", None, "reset", None])
+
+
+def test_a_power_that_no_board_draws_is_no_answer(nvml: Nvml) -> None:
+    found = look(nvml, 0, 1, 2, 8, 9, power="100000,100000,4000000000,100000")
+    assert (found["uj"], found["gaps"]) == (
+        [None, None, None, None, 100_000_000],
+        ["begin", "lost", "lost", "begin", None],
+    )
+    assert "4000000 W" in found["details"][1]
+
+
+def test_a_look_that_raises_gives_nothing_of_its_stretch_to_the_next(nvml: Nvml) -> None:
+    code = """
+import workers.energy.nvml as nvml
+from workers.energy.sampler import EnergySampler
+now, real, broken = [0.0], nvml._processes, [False]
+def processes(handle):
+    if broken[0]:
+        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "a name that is none")
+    return real(handle)
+nvml._processes = processes
+try:
+    reader = nvml.open_nvml("cuda")
+    sampler = EnergySampler(lambda: None, 1.0, 0.0, clock=lambda: now[0])
+    sampler.begin(reader)
+    found = []
+    for second in range(1, 5):
+        broken[0] = second == 2
+        now[0] = float(second)
+        sampler.sample(reader)
+        found.append(sampler.read_energy(now[0], False).energy_uj)
+finally:
+    nvml._processes = real
+"""
+    assert nvml(code, energy="0,1000,2000,4000,8000,16000") == [1_000_000, None, None, 8_000_000]
+
+
 def test_a_lost_board_is_unknown_until_it_is_back_and_looked_at_twice(nvml: Nvml) -> None:
     found = look(nvml, 0, 1, 2, 6, 7, energy="0,1000,lost,1500,1600")
     assert found["uj"] == [None, None, None, None, 100_000]

@@ -145,6 +145,38 @@ def test_a_clock_that_is_set_back_gives_no_negative_time(meter, clock, make_sequ
     assert meter.close(GAUGES).seconds == 1.0
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_clock_that_jumps_an_hour_bills_no_hour_that_did_not_pass(clock, make_sequence, jump) -> None:
+    passed, asked = type(clock)(), []
+
+    def read(now, is_idle):
+        asked.append(now)
+        return EnergyReading(1, "counter")
+
+    meter = Meter("worker", 9, "model", "ngram", "cpu", clock, read, passed)
+    meter.count_step([committed(make_sequence("a"), 0, 0, 0)], [0], 0.5)
+    passed.now += 1.0
+    clock.now += 1.0 + jump
+    window = meter.close(GAUGES)
+    assert (window.started_at, window.ended_at, window.busy_s) == (1000.0, 1001.0, 0.5)
+    passed.now += 1.0
+    clock.now += 1.0
+    after = meter.close(GAUGES)
+    assert (after.started_at, after.ended_at) == (1001.0 + jump, 1002.0 + jump)
+    assert asked == [1001.0, 1002.0]
+
+
+def test_a_clock_that_is_slewed_leaves_no_gap_between_windows(clock) -> None:
+    passed = type(clock)()
+    meter = Meter("worker", 9, "model", "ngram", "cpu", clock, elapsed=passed)
+    passed.now += 1.0
+    clock.now += 1.125
+    first = meter.close(GAUGES)
+    clock.now += 1.0
+    passed.now += 1.0
+    assert first.ended_at == meter.close(GAUGES).started_at == 1001.125
+
+
 def test_energy_that_cannot_be_measured_is_none(meter) -> None:
     window = meter.close(GAUGES)
     assert (window.energy_uj, window.energy_source) == (None, "none")
