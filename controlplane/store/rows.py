@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from controlplane.decision.plan import Plan
@@ -126,35 +127,41 @@ def _key(window: WorkerWindow) -> Row:
 
 
 def _shares(found: list[Part], is_measured: bool) -> Row:
-    prefill = [part for part in found if part.direction == "input"]
-
-    def total(some: list[Part], name: str) -> int:
-        return sum(getattr(part.amounts, name) or 0 for part in some)
-
+    ns = wasted_ns = uj = wasted_uj = input_ns = input_uj = input_tokens = 0
+    for _, _, direction, amounts in found:
+        ns += amounts.ns
+        wasted_ns += amounts.wasted_ns
+        uj += amounts.uj or 0
+        wasted_uj += amounts.wasted_uj or 0
+        if direction == "input":
+            input_ns += amounts.ns
+            input_uj += amounts.uj or 0
+            input_tokens += amounts.tokens
     return {
-        "attributed_ns": total(found, "ns"),
-        "wasted_ns": total(found, "wasted_ns"),
-        "attributed_uj": total(found, "uj") if is_measured else None,
-        "wasted_uj": total(found, "wasted_uj") if is_measured else None,
-        "input_ns": total(prefill, "ns"),
-        "input_uj": total(prefill, "uj") if is_measured else None,
-        "input_tokens": total(prefill, "tokens"),
+        "attributed_ns": ns,
+        "wasted_ns": wasted_ns,
+        "attributed_uj": uj if is_measured else None,
+        "wasted_uj": wasted_uj if is_measured else None,
+        "input_ns": input_ns,
+        "input_uj": input_uj if is_measured else None,
+        "input_tokens": input_tokens,
         "uses": [[part.tenant, part.direction, *part.amounts] for part in found],
     }
 
 
 def _cohort(cohort: CohortWindow) -> Row:
+    sums, spec_steps = cohort.as_one_tenant, cohort.spec_steps
     return {
         "cohort": cohort.cohort,
         "prefill_positions": cohort.prefill_positions,
-        "verify_positions": cohort.verify_positions,
+        "verify_positions": sums.verify_positions,
         "draft_positions": cohort.draft_positions,
         "first_tokens": cohort.first_tokens,
-        "emitted_tokens": cohort.emitted_tokens,
-        "spec_steps": cohort.spec_steps,
-        "plain_steps": cohort.plain_steps,
-        "draft_tokens": cohort.draft_tokens,
-        "accepted_tokens": cohort.accepted_tokens,
+        "emitted_tokens": sums.emitted_tokens,
+        "spec_steps": spec_steps,
+        "plain_steps": sums.steps - spec_steps,
+        "draft_tokens": sums.draft_tokens,
+        "accepted_tokens": sums.accepted_tokens,
         "planned_k_steps": sum(cell.k * cell.steps for cell in cohort.cells),
         "step_seconds": sum(cell.step_seconds for cell in cohort.cells),
         "requests_started": cohort.requests_started,
@@ -178,13 +185,13 @@ def _histogram(histogram: LatencyHistogram) -> Row:
 
 
 REQUEST_FIELDS = tuple(f.name for f in fields(RequestRecord))
+_request_values = attrgetter(*REQUEST_FIELDS)
 
 
 def request_row(request: RequestRecord) -> Row:
-    return {
-        **{name: getattr(request, name) for name in REQUEST_FIELDS},
-        "hour": hour_of(request.finished_at),
-    }
+    row: Row = dict(zip(REQUEST_FIELDS, _request_values(request), strict=True))
+    row["hour"] = hour_of(request.finished_at)
+    return row
 
 
 def decision_row(decision: Decision) -> Row:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.finops.attribution import NS_PER_HOUR, cost_by_part, cost_of_time, split
+from controlplane.finops.attribution import NS_PER_HOUR, cost_by_part, cost_of_time, first_of_two, split
 
 AMOUNTS = st.integers(0, 10**18)
 WEIGHTS = st.lists(st.integers(0, 10**9), min_size=1, max_size=12)
@@ -40,6 +40,14 @@ def test_zero_weights_split_evenly_and_lose_nothing() -> None:
 
 def test_a_zero_weight_gets_nothing_beside_a_positive_one() -> None:
     assert split(7, [0, 3, 0]) == [0, 7, 0]
+
+
+@given(
+    AMOUNTS | st.integers(0, 9), st.integers(0, 9) | st.integers(0, 10**9), st.integers(1, 9) | st.integers(1, 10**9)
+)
+def test_the_first_of_two_is_that_of_the_split(total: int, weight: int, rest: int) -> None:
+    assert first_of_two(total, weight, rest) == split(total, (weight, rest))[0]
+    assert first_of_two(total, rest, weight) == split(total, (rest, weight))[0]
 
 
 @pytest.mark.parametrize(("total", "weights"), [(-1, [1]), (1, [-1, 2]), (1, [])])
