@@ -28,10 +28,30 @@ SETTLE_S = 10.0
 """Dropped of every window at least: until each worker has the new plan, and its steps under the old one are over."""
 PAIRS = 60
 LEAST_PAIRS = 10
+MOST_SEED = 2**53
 
 
 class ExperimentError(ValueError):
     """An experiment that cannot be run; the message is one line that names the field and says what to do."""
+
+
+def setting_problem(given: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first of the settings of a Spec that are given that cannot be, and why; None where each can be."""
+    unit, holdout, window_s, burn_in_s, pairs = (
+        given.get(name) for name in ("unit", "holdout", "window_s", "burn_in_s", "pairs")
+    )
+    if unit is not None and unit not in ("window", "replica"):
+        return "unit", f"{unit!r} is not one of window, replica"
+    if holdout is not None and not 0.001 <= holdout <= 0.5:
+        return "holdout", f"{holdout:g} is not a share within 0.001 to 0.5; 0.05 is 5%"
+    if window_s is not None and not 60 <= window_s <= 86_400:
+        return "window_s", f"{window_s:g} is not within 60 to 86400 seconds"
+    longest = 86_400 if window_s is None else window_s
+    if burn_in_s is not None and not 0 <= burn_in_s < longest:
+        return "burn_in_s", f"{burn_in_s:g} must be shorter than the window ({longest:g})"
+    if pairs is not None and not LEAST_PAIRS <= pairs <= 100_000:
+        return "pairs", f"{pairs} is not within {LEAST_PAIRS} to 100000"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +70,9 @@ class Spec:
     pairs: int = PAIRS
 
     def __post_init__(self) -> None:
-        if self.unit not in ("window", "replica"):
-            raise ExperimentError(f"unit: {self.unit!r} is not one of window, replica")
-        if not 0.001 <= self.holdout <= 0.5:
-            raise ExperimentError(f"holdout: {self.holdout:g} is not a share within 0.001 to 0.5; 0.05 is 5%")
-        if not 60 <= self.window_s <= 86_400:
-            raise ExperimentError(f"window_s: {self.window_s:g} is not within 60 to 86400 seconds")
-        if not 0 <= self.burn_in_s < self.window_s:
-            raise ExperimentError(f"burn_in_s: {self.burn_in_s:g} must be shorter than the window ({self.window_s:g})")
-        if not LEAST_PAIRS <= self.pairs <= 100_000:
-            raise ExperimentError(f"pairs: {self.pairs} is not within {LEAST_PAIRS} to 100000")
+        problem = setting_problem({name: getattr(self, name) for name in self.__dataclass_fields__})
+        if problem is not None:
+            raise ExperimentError(f"{problem[0]}: {problem[1]}")
 
     @classmethod
     def of(cls, policy: Experiment | None, asked: Mapping[str, Any]) -> Spec:
@@ -77,8 +90,9 @@ class Spec:
                     f"{name}: is not given, and the policy has no `experiment:` section to take it from"
                 )
         for name in known - {"unit"} & values.keys():
-            if isinstance(values[name], bool) or not isinstance(values[name], int | float):
-                raise ExperimentError(f"{name}: {values[name]!r} is not a number")
+            number = values[name]
+            if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < MOST_SEED:
+                raise ExperimentError(f"{name}: {number!r} is not a number")
         if "pairs" in values and values["pairs"] != int(values["pairs"]):
             raise ExperimentError(f"pairs: {values['pairs']!r} is not a whole number")
         return cls(**{**values, **({"pairs": int(values["pairs"])} if "pairs" in values else {})})

@@ -21,6 +21,7 @@ experiment_app = typer.Typer(
     name="experiment", help="What speculation saves, with an honest interval.", no_args_is_help=True
 )
 ROUTE = "/admin/experiment"
+FLAGS = {"unit": "--unit", "holdout": "--holdout", "window_s": "--window", "burn_in_s": "--burn-in", "pairs": "--pairs"}
 
 
 class UnitName(StrEnum):
@@ -58,8 +59,9 @@ def start(
         "window_s": _seconds("--window", window, as_json),
         "burn_in_s": _seconds("--burn-in", burn_in, as_json),
         "pairs": pairs,
-        "seed": seed,
     }
+    _check(asked, seed, as_json)
+    asked["seed"] = seed
     body = {"why": why, **{name: value for name, value in asked.items() if value is not None}}
     answer = ask("PUT", url, ROUTE, admin_key, as_json, params={"by": getpass.getuser()}, body=body)
     found = answer["experiment"]
@@ -226,6 +228,17 @@ def _share(text: str, as_json: bool) -> float:
         return float(number) / (100 if percent else 1)
     except ValueError:
         stop(f"--holdout: {text!r} is not a share; write 5% or 0.05", as_json, WRONG_USE)
+
+
+def _check(asked: dict[str, Any], seed: int | None, as_json: bool) -> None:
+    """What no system would take is wrong use, whether one is reached or not."""
+    from controlplane.experiment import MOST_SEED, setting_problem
+
+    problem = setting_problem(asked)
+    if problem is not None:
+        stop(f"{FLAGS[problem[0]]}: {problem[1]}", as_json, WRONG_USE)
+    if seed is not None and not 0 <= seed <= MOST_SEED:
+        stop(f"--seed: {seed} is not a whole number from 0 to {MOST_SEED}", as_json, WRONG_USE)
 
 
 def _seconds(flag: str, text: str | None, as_json: bool) -> float | None:

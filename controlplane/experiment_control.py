@@ -19,6 +19,9 @@ from controlplane.experiment import ExperimentError, Run, RunState, Spec, Window
 JOIN_S = 5.0
 """A pair is begun so late at most: what is missing of its first window is within the part that is dropped."""
 
+SET_BACK_S = 0.5
+"""A clock that is slewed, or a plan that was issued within this tick, is none that was set back."""
+
 GONE_S = 60.0
 """What was not heard of for so long is gone."""
 
@@ -69,15 +72,18 @@ class UnderWay:
 
 @dataclass(slots=True)
 class ExperimentControl:
-    """One experiment at a time. run: the one on record that is to go on; done: its complete pairs."""
+    """One experiment at a time. run: the one on record that is to go on; done: its complete pairs.
+
+    looked_at: the number of its last pair on record; that one, complete or given up, is not begun again.
+    """
 
     controller: Controller
     log: ExperimentLog
     clock: Callable[[], float] = time.time
     run: Run | None = None
     done: int = 0
+    looked_at: int = -1
     _pair: UnderWay | None = field(default=None)
-    _looked_at: int = field(default=-1)
 
     def start(self, asked: dict[str, Any], by: str, why: str, seed: int | None = None) -> Run:
         """Begin one: what was asked, and the policy's section for the rest. Raises ExperimentError."""
@@ -92,7 +98,7 @@ class ExperimentControl:
             )
         name = f"exp-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         seed = secrets.randbelow(2**31) if seed is None else seed
-        self.run, self.done, self._pair, self._looked_at = Run(name, spec, seed, now, by, why), 0, None, -1
+        self.run, self.done, self._pair, self.looked_at = Run(name, spec, seed, now, by, why), 0, None, -1
         self.log.experiment(self.run)
         return self.run
 
@@ -113,7 +119,7 @@ class ExperimentControl:
             return
         around = self._around()
         if self._pair is not None:
-            spoilt = around.changed(self._pair.since)
+            spoilt = around.changed(self._pair.since) or self._absence(now)
             if spoilt is not None:
                 self._give_up(spoilt)
             elif now >= self._pair.ends_at:
@@ -126,6 +132,14 @@ class ExperimentControl:
             self._begin(run, around, now)
         self._set_arm(self._arm_at(now), now)
 
+    def _absence(self, now: float) -> str | None:
+        """Why nobody can tell what ruled since the last tick: the plan expired, or its times are no longer true."""
+        plan = self.controller.plan
+        if now >= plan.expires_at:
+            return f"there was no tick for {now - plan.issued_at:.0f} s, and the plan expired"
+        back = plan.issued_at - now
+        return f"the clock was set back by {back:.0f} s" if back > SET_BACK_S else None
+
     def status(self) -> dict[str, Any] | None:
         """The running experiment, or the last one; None without one."""
         if self.run is None:
@@ -135,13 +149,13 @@ class ExperimentControl:
 
     def _begin(self, run: Run, around: Circumstances, now: float) -> None:
         number = run.pair_at(now)
-        if number <= self._looked_at:
+        if number <= self.looked_at:
             return
         windows = run.windows(number)
         late = now - windows[0].started_at
         if late < 0:
             return
-        self._looked_at = number
+        self.looked_at = number
         if late > JOIN_S:
             return  # nobody was there when it began: there is nothing to measure
         first, second = (replace(window, policy_revision=around.policy_revision) for window in windows)

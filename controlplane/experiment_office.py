@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from controlplane.controller import Controller
 from controlplane.experiment_control import ExperimentControl, ExperimentLog
-from controlplane.store.experiments import close_pairs, fill_windows, open_experiment
+from controlplane.store.experiments import close_pairs, fill_windows, last_pair, open_experiment
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,12 @@ def take_up(engine: sa.Engine, controller: Controller, log_to: ExperimentLog) ->
     try:
         close_pairs(engine, "the controller was restarted")
         found = open_experiment(engine)
+        last = -1 if found is None else last_pair(engine, found[0].id)
     except Exception as error:
         log.warning("no experiment is taken up, the ledger cannot be read: %s", str(error).splitlines()[0])
         return control
     if found is not None:
-        control.run, control.done = found
+        (control.run, control.done), control.looked_at = found, last
     return control
 
 

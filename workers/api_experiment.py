@@ -7,14 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from controlplane.experiment import ExperimentError
+from controlplane.experiment import MOST_SEED, ExperimentError
 from workers.api_admin import authorize
 from workers.api_body import read_json
 from workers.api_errors import ApiError, from_exception, invalid
 from workers.api_validation import parse_object
 from workers.backend import Backend
-
-MOST_SEED = 2**53
 
 
 def experiment_router(backend: Backend) -> APIRouter:

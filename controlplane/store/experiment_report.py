@@ -23,7 +23,12 @@ HOUR_S = 3600
 def experiment_report(engine: sa.Engine, run: Run, sheet: Prices, now: float, basis: str | None = None) -> Report:
     """What `run` says by now. basis: which prices; default: the first that the sheet has."""
     chosen = basis or sheet.default_basis
-    arms = [_priced(found, sheet, chosen) for found in measured(engine, run.id)]
+    found = measured(engine, run.id)
+    began: dict[int, float] = {}
+    for each in found:
+        began[each.window.pair] = min(each.window.started_at, began.get(each.window.pair, each.window.started_at))
+    # Both arms of a pair by one price: one that changes between them is nothing that speculation did.
+    arms = [_priced(each, sheet, chosen, began[each.window.pair]) for each in found]
     month = load_hours(engine, TimeRange(now - MONTH_S, now), sheet, chosen)
     return build(run, arms, month, sheet.currency)
 
@@ -55,8 +60,8 @@ def load_hours(engine: sa.Engine, range: TimeRange, sheet: Prices, basis: str) -
             yield LoadHour(sum(n for *_, n in parts) / seconds, sum(ns for _, ns, _ in parts), costs)
 
 
-def _priced(found: Measured, sheet: Prices, basis: str) -> Arm:
-    billed = _cost(found.machine_ns, sheet, basis, found.window.started_at)
+def _priced(found: Measured, sheet: Prices, basis: str, when: float) -> Arm:
+    billed = _cost(found.machine_ns, sheet, basis, when)
     return Arm(found.window, replace(found.sums, billed_nano=billed), found.energy_sources)
 
 

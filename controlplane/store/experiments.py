@@ -93,6 +93,14 @@ def open_experiment(engine: sa.Engine) -> tuple[Run, int] | None:
         return newest[0], connection.scalar(done) or 0
 
 
+def last_pair(engine: sa.Engine, experiment: str) -> int:
+    """The number of the last pair that was begun, whatever became of it; -1 where none was."""
+    newest = sa.select(sa.func.max(ExperimentWindow.pair)).where(ExperimentWindow.experiment == experiment)
+    with engine.connect() as connection:
+        found = connection.scalar(newest)
+    return -1 if found is None else found
+
+
 def measured(engine: sa.Engine, experiment: str) -> list[Measured]:
     """Its windows by pair and arm, with sums that hold all that is on record by now. Writes nothing."""
     table = ExperimentWindow

@@ -119,6 +119,8 @@ def test_replicas_are_compared_at_once() -> None:
         ({"pairs": 10.5}, "pairs: 10.5 is not a whole number"),
         ({"holdout": "5%"}, "holdout: '5%' is not a number"),
         ({"windows": 5}, "windows: is not a setting"),
+        ({"pairs": float("inf")}, "pairs: inf is not a number"),
+        ({"holdout": float("nan")}, "holdout: nan is not a number"),
     ],
 )
 def test_a_bad_order_is_refused_with_its_field(asked: dict[str, Any], message: str) -> None:
@@ -201,18 +203,23 @@ class Life:
         return self.controller.tick(self.now + 1e-3)
 
     def until(self, moment: float) -> Plan:
-        """Second by second only around the experiment's edges: ticks cost time, and nothing happens in between."""
+        """Second by second only around the experiment's edges, and else as seldom as a plan lasts: ticks cost time."""
         run = self.control.run
         edges = [] if run is None else [w for pair in range(12) for w in run.windows(pair)]
         for edge in sorted({at for w in edges for at in (w.started_at, w.ended_at) if self.now < at < moment}):
-            self.now = max(self.now, edge - 1.5)
+            self.pass_by(edge - 1.5)
             while self.now < edge + 1:
                 self.tick()
-        self.now = max(self.now, moment - 1.5)
+        self.pass_by(moment - 1.5)
         plan = self.controller.plan
         while self.now < moment:
             plan = self.tick()
         return plan
+
+    def pass_by(self, moment: float) -> None:
+        while self.now < moment:
+            self.now = min(self.now + 8.0, moment - 1.0)
+            self.tick()
 
     def report(self, worker: str = "worker-1", accepted: int = 16) -> Report:
         self.sequence += 1
@@ -340,6 +347,45 @@ def test_a_pair_that_was_interfered_with_is_given_up_with_the_reason(spoil: Any,
     assert life.controller.plan.arm == ""
     assert life.k != (0, 0)
     assert life.control.run.state == "running"
+
+
+def hang(life: Life) -> None:
+    life.now += 11.0
+
+
+def set_the_clock_back(life: Life) -> None:
+    life.now -= 600.0
+
+
+@pytest.mark.parametrize(
+    ("disturb", "reason"),
+    [
+        (hang, "there was no tick for 12 s, and the plan expired"),
+        (set_the_clock_back, "the clock was set back by 599 s"),
+    ],
+)
+@pytest.mark.parametrize("arm", ["control", "treatment"])
+def test_a_pair_of_which_nobody_knows_what_ruled_is_given_up(arm: str, disturb: Any, reason: str) -> None:
+    """Else control windows last as long as the clock was set back, and a fallback K passes for usual control."""
+    life = Life()
+    window = {w.arm: w for w in life.start().windows(0)}[arm]
+    life.until(window.started_at + 30)
+    disturb(life)
+    life.tick()
+    assert [(w.state, w.reason) for w in life.kept.windows[-2:]] == [("aborted", reason)] * 2
+    assert life.controller.arm == ""
+    assert life.k != (0, 0)
+
+
+def test_a_pair_that_a_restarted_controller_gave_up_is_not_begun_again_within_its_first_seconds() -> None:
+    """Its row stays given up, so that it would be counted by the controller and by nobody else."""
+    began = Life().start()
+    again = Life(run=began, looked_at=0)
+    again.now = began.windows(0)[0].started_at + 1
+    again.tick()
+    assert again.kept.windows == []
+    again.until(began.windows(1)[0].started_at + 1)
+    assert [w.pair for w in again.kept.windows] == [1, 1]
 
 
 def test_a_policy_on_trial_gives_up_the_pair_and_the_trial_sees_no_control_window() -> None:

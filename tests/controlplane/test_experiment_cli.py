@@ -105,3 +105,20 @@ def test_an_experiment_that_is_not_there_is_exit_code_1_with_those_that_are(reco
 def test_a_ledger_without_one_says_how_to_start(sqlite_ledger_url: str) -> None:
     code, _, err = report(sqlite_ledger_url)
     assert (code, "kadence experiment start" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--holdout", "90%"], "--holdout: 0.9 is not a share within 0.001 to 0.5; 0.05 is 5%"),
+        (["--holdout", "nan"], "--holdout: nan is not a share within 0.001 to 0.5; 0.05 is 5%"),
+        (["--pairs", "3"], "--pairs: 3 is not within 10 to 100000"),
+        (["--window", "10s"], "--window: 10 is not within 60 to 86400 seconds"),
+        (["--window", "15m", "--burn-in", "20m"], "--burn-in: 1200 must be shorter than the window (900)"),
+        (["--seed", "-1"], "--seed: -1 is not a whole number from 0 to 9007199254740992"),
+    ],
+)
+def test_an_order_that_no_system_would_take_is_wrong_use_before_one_is_asked(arguments: list[str], says: str) -> None:
+    nobody = ["--url", "http://127.0.0.1:9"]
+    result = CliRunner().invoke(experiment_app, ["start", *arguments, *nobody])
+    assert (result.exit_code, result.stderr.splitlines()) == (2, [says])

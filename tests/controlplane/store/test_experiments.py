@@ -22,6 +22,7 @@ from controlplane.store.experiments import (
     experiments,
     fill_windows,
     find_experiment,
+    last_pair,
     measured,
     open_experiment,
     write_run,
@@ -101,6 +102,7 @@ def test_a_restarted_controller_gives_up_the_pair_and_finds_the_experiment(ledge
     store(RUN, *windows[:2], *(replace(w, state="running") for w in windows[2:]))
     assert close_pairs(ledger, "the controller was restarted") == 2
     assert open_experiment(ledger) == (RUN, 1)
+    assert (last_pair(ledger, RUN.id), last_pair(ledger, "exp-none")) == (1, -1)
     assert measured(ledger, RUN.id)[-1].window.reason == "the controller was restarted"
 
 
@@ -240,6 +242,22 @@ def test_the_report_says_the_saving_its_interval_and_what_it_rests_on(experiment
     assert [tuple(each) for each in report.refused] == [(11, "the kill switch was at zero")]
     assert report.revisions == ("p1",)
     assert any("stayed loaded" in line for line in report.not_said)
+
+
+@ON_SQLITE
+def test_a_price_that_changes_between_the_windows_of_a_pair_is_no_saving(
+    ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
+) -> None:
+    run = replace(RUN, started_at=AT + 3540)
+    windows = [replace(w, state="done") for w in run.windows(0)]  # the second one begins with the hour
+    store(run, *windows)
+    for n, window in enumerate(windows):
+        k = 0 if window.arm == "control" else 2
+        store(*seconds_of(window, make_worker_window, make_cohort_window, 100 * n + 1, k=k))
+    (cheap,), hour = SHEET.prices, AT + 3600
+    dear = replace(cheap, per_hour=Decimal("7.2"), effective_from=hour)
+    report = experiment_report(ledger, run, PriceSheet((replace(cheap, effective_to=hour), dear)), AT + 86_400)
+    assert (report.savings["cash"].pairs, report.savings["cash"].share) == (1, pytest.approx(0.0))
 
 
 def test_the_report_as_json_holds_what_a_page_needs(experiment: tuple[sa.Engine, Run]) -> None:
