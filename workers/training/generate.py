@@ -105,9 +105,12 @@ def _work(folder: Path, weights: str, part: Sequence[Question], out: Path, name:
     torch.set_num_threads(1)
     longest = max(len(q.prompt_token_ids) + q.max_tokens for q in part)
     engine = plain_engine(folder, SLOTS, longest + 1)
-    computed = (answer for answer in answered(engine, part, weights, until=until))
-    for answer in AnswerFiles(out).append(computed, name):
+    parent = multiprocessing.parent_process()
+    for answer in AnswerFiles(out).append(answered(engine, part, weights, until=until), name):
         news.put((1, len(answer.token_ids)))
+        # Whoever was killed cannot stop its processes; what is stored stays.
+        if parent is not None and not parent.is_alive():
+            return
 
 
 def plain_engine(folder: Path, slots: int, context: int) -> Engine:
