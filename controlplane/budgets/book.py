@@ -37,7 +37,8 @@ from controlplane.telemetry import WorkerWindow
 NOT_READ = "what was spent before is not read from the ledger yet"
 FORECAST_EVERY_S = 10.0
 FORECASTS_LEAST = 16
-"""In one tick; of many budgets an eighth, so that no tick makes all of them."""
+"""In one tick; of many budgets a small part, so that no tick makes all of them."""
+FORECASTS_PART = 32
 
 Scope = tuple[str | None, str | None]
 """Cohort and tenant of a budget."""
@@ -59,7 +60,7 @@ class Past(NamedTuple):
 class _Account:
     """One budget. money: of the state's period; before: machine time of the week before it, and past: its money.
 
-    last: the period before, for late windows, with its money in last_money.
+    last: the period before, for late windows, with its money in last_money. said: the last status, of the values said_of.
     """
 
     named: NamedBudget
@@ -73,12 +74,26 @@ class _Account:
     last_money: Spent = field(default_factory=Spent)
     ahead: Forecast | None = None
     ahead_at: float = float("-inf")
+    said: BudgetStatus | None = None
+    said_of: tuple[object, ...] = ()
 
     def price(self, sheet: PriceSheet) -> None:
         """All of it, under another sheet."""
         self.money, self.past = spent(self.state.ns, sheet), spent(self.before, sheet)
         self.last_money = Spent() if self.last is None else spent(self.last.ns, sheet)
         self.ahead_at = float("-inf")
+
+
+class Unread(NamedTuple):
+    """A budget whose past is not known, with what ticks had counted when that was said; account: for the book."""
+
+    named: NamedBudget
+    state: BudgetState
+    account: object
+
+    @property
+    def period(self) -> Period:
+        return self.state.period
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +154,28 @@ class BudgetBook:
         for account in accounts.values():
             self._by_scope.setdefault((account.named.cohort, account.named.tenant), []).append(account)
 
-    def unread(self) -> list[tuple[NamedBudget, Period]]:
-        """The budgets whose past is to be read from the ledger, each for `restore`."""
-        return [(a.named, a.state.period) for a in self._accounts.values() if not a.is_restored]
+    def unread(self) -> list[Unread]:
+        """The budgets whose past is to be read from the ledger as it is now, each for `restore`."""
+        return [Unread(a.named, a.state, a) for a in self._accounts.values() if not a.is_restored]
 
-    def restore(self, name: str, past: Past, now: float) -> None:
-        """What the ledger had at a moment at which everything was written that had been taken in by a tick."""
-        account = self._accounts[name]
+    def restore(self, unread: Unread, past: Past, now: float) -> None:
+        """What the ledger had when `unread` was said, at which everything was written that had been taken in by a tick.
+
+        Changes nothing where the budget is another one or in another period by now; it is then unread still.
+        """
+        account = self._accounts.get(unread.named.name)
+        if (
+            account is None
+            or account is not unread.account
+            or account.is_restored
+            or account.state.period != unread.period
+        ):
+            return
         named, period = account.named, account.state.period
+        since = {cell: ns - unread.state.ns.get(cell, 0) for cell, ns in account.state.ns.items()}
         shares = (*thresholds(named), UNKNOWN)
-        fired = frozenset(share for share in shares if subject(name, share, period) in past.fired)
-        account.state = BudgetState(period, dict(past.in_period), fired)
+        fired = frozenset(share for share in shares if subject(named.name, share, period) in past.fired)
+        account.state = BudgetState(period, dict(past.in_period), fired).with_use(since)
         account.before = dict(past.before)
         account.since = now if past.since is None else past.since
         account.is_restored = True
@@ -159,7 +185,7 @@ class BudgetBook:
     def tick(self, policy: Policy, sheet: PriceSheet, now: float, active: Iterable[Alert] = ()) -> Entry:
         """Take in the windows since the last tick. active: the alerts that are."""
         self.follow(policy, now)
-        self._forecasts_left = max(FORECASTS_LEAST, len(self._accounts) // 8)
+        self._forecasts_left = max(FORECASTS_LEAST, len(self._accounts) // FORECASTS_PART)
         if sheet is not self._sheet:
             self._sheet = sheet
             for account in self._accounts.values():
@@ -233,16 +259,19 @@ class BudgetBook:
             return status(account.named, account.state, replace(money, why=money.why or NOT_READ), now), []
         if now - account.ahead_at >= FORECAST_EVERY_S and self._forecasts_left:
             self._forecasts_left -= 1
-            by_hour = {**account.past.by_hour, **money.by_hour}
-            for hour in account.past.exact.keys() & money.exact.keys():  # the hour in which the period began
-                by_hour[hour] = account.past.by_hour[hour] + money.by_hour[hour]
+            by_hour = _of_horizon(account.past, money, now)
             since = now if account.since is None else account.since
             limit, period = limit_nano(account.named), account.state.period
             account.ahead, account.ahead_at = forecast(money.nano, limit, by_hour, since, period, now), now
+        said_of = (account.named, money, account.state, account.ahead)
+        if account.said is not None and all(a is b for a, b in zip(said_of, account.said_of, strict=True)):
+            return replace(account.said, at=now), []  # most budgets, in most ticks
         account.state = rearmed(account.named, account.state, money)
         said = status(account.named, account.state, money, now, account.ahead)
         account.state, alerts = fire(account.named, account.state, said)
-        return replace(said, fired=tuple(sorted(account.state.fired))), alerts
+        account.said = replace(said, fired=tuple(sorted(account.state.fired)))
+        account.said_of = (account.named, money, account.state, account.ahead)
+        return account.said, alerts
 
     @staticmethod
     def _settled_last(account: _Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
@@ -255,19 +284,31 @@ class BudgetBook:
 
     def _over(self, active: Iterable[Alert]) -> Iterator[tuple[str, str]]:
         """Alerts on budgets that stand no more: their period has ended, or the budget is another one."""
+        told = [alert for alert in active if alert.kind == BUDGET]
+        if not told:
+            return
         standing = {
             subject(name, share, account.state.period): share in account.state.fired or not account.is_restored
             for name, account in self._accounts.items()
             for share in (*thresholds(account.named), UNKNOWN)
         }
-        for alert in active:
-            if alert.kind == BUDGET and not standing.get(alert.subject, False):
+        for alert in told:
+            if not standing.get(alert.subject, False):
                 account = self._accounts.get(alert.subject.partition("/")[0])
                 if account is None:
                     yield alert.name, "the budget was removed"
                 else:
                     is_present = alert.subject.endswith(f"/{account.state.period.label}")
                     yield alert.name, "the budget was changed" if is_present else "the budget was reset"
+
+
+def _of_horizon(past: Spent, money: Spent, now: float) -> dict[int, int]:
+    """Nano-dollars by hour of what a forecast looks at. The hour in which a period began is in both."""
+    last = int(now // HOUR_S)
+    sums = (
+        (hour, past.exact.get(hour, 0) + money.exact.get(hour, 0)) for hour in range(last - HORIZON_HOURS, last + 1)
+    )
+    return Spent({hour: each for hour, each in sums if each}).by_hour
 
 
 def _kind(named: NamedBudget) -> tuple[object, ...]:

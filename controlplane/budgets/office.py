@@ -17,13 +17,13 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from controlplane.alerts import Alert, AlertBook
-from controlplane.budgets.book import BudgetBook, Past
+from controlplane.budgets.book import BudgetBook, Past, Unread
 from controlplane.budgets.desk import SETTLED_S, Answer, Ask, BudgetDesk, Settled
 from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of, thresholds
 from controlplane.finops.pricing import NANO, PriceSheet
 from controlplane.policy import Policy
 from controlplane.policy.model import NamedBudget
-from controlplane.store.budgets import CONTROLLER, past_of, save_states
+from controlplane.store.budgets import CONTROLLER, PastReader, save_states
 from controlplane.store.webhooks import unknown_messages
 from controlplane.telemetry import WorkerWindow
 from controlplane.webhook import WebhookSender
@@ -98,7 +98,14 @@ class BudgetOffice:
     def open(self, policy: Policy, now: float) -> None:
         """Before the first window: read what was spent until now. A database that is away is asked again later."""
         self._book.follow(policy, now)
-        self._restore(now)
+        unread = self._book.unread()
+        try:
+            pasts = _read(PastReader(self._engine), unread) if unread else []
+        except Exception as error:
+            self._say_away(error)
+            return
+        for each, past in zip(unread, pasts, strict=True):
+            self._restore(each, past, now)
 
     def take(self, window: WorkerWindow) -> None:
         """A window that the controller took in."""
@@ -146,10 +153,7 @@ class BudgetOffice:
                     await self._sender.resume()
                     resumed = True
                 if self._book.unread():
-                    await asyncio.to_thread(self._journal.flush)
-                    # Only when all that ticks took in is written does the ledger have it, and nothing twice.
-                    if self._journal.spooled == 0:
-                        self._restore(time.time())
+                    await self._read_past()
                 if self._untold:
                     await self._tell_again()
                 if time.monotonic() - saved_at >= SAVE_EVERY_S:
@@ -178,21 +182,32 @@ class BudgetOffice:
             log.warning("budgets are not put on record: %s", str(error).splitlines()[0])
         await self._sender.close()
 
-    def _restore(self, now: float) -> None:
-        """Blocks for reads of the rollups: milliseconds, at a start or for a new budget."""
-        for named, period in self._book.unread():
-            try:
-                past = Past(**past_of(self._engine, named, period, (*thresholds(named), UNKNOWN)))
-            except Exception as error:
-                if not self._said_away:
-                    reason = str(error).splitlines()[0]
-                    log.warning("budgets are unknown until the ledger can be read: %s", reason)
-                self._said_away = True
-                return
-            self._said_away = False
-            self._book.restore(named.name, past, now)
-            if past.fired and named.budget.notify is not None:
-                self._untold.add(named.name)
+    async def _read_past(self) -> None:
+        """Of budgets that are new, or that could not be read. Reading takes seconds where they are many."""
+        await asyncio.to_thread(self._journal.flush)
+        # Only when all that ticks took in is written does the ledger have it, and nothing twice.
+        if self._journal.spooled:
+            return
+        unread = self._book.unread()
+        try:
+            pasts = await asyncio.to_thread(_read, PastReader(self._engine), unread)  # as it is at this very moment
+        except Exception as error:
+            self._say_away(error)
+            return
+        for each, past in zip(unread, pasts, strict=True):
+            self._restore(each, past, time.time())
+            await asyncio.sleep(0)  # pricing a month takes a millisecond
+
+    def _restore(self, unread: Unread, past: Past, now: float) -> None:
+        self._said_away = False
+        self._book.restore(unread, past, now)
+        if past.fired and unread.named.budget.notify is not None:
+            self._untold.add(unread.named.name)
+
+    def _say_away(self, error: Exception) -> None:
+        if not self._said_away:
+            log.warning("budgets are unknown until the ledger can be read: %s", str(error).splitlines()[0])
+        self._said_away = True
 
     async def _tell_again(self) -> None:
         """Messages of alerts of before this start that were never put on record: the process ended in between."""
@@ -219,6 +234,11 @@ class BudgetOffice:
                 told = ((share, alert_of(named, share, status)) for share in status.fired)
                 messages += [_message(named, share, status) for share, alert in told if alert.subject in subjects]
         return messages
+
+
+def _read(reader: PastReader, unread: Iterable[Unread]) -> list[Past]:
+    wanted = [(each.named, each.period, (*thresholds(each.named), UNKNOWN)) for each in unread]
+    return [Past(**fields) for fields in reader.read(wanted)]
 
 
 def _message(named: NamedBudget, share: float, status: BudgetStatus) -> Message:

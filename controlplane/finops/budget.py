@@ -7,9 +7,11 @@ guess, and never a reason to refuse anybody.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 
 from controlplane.alerts import BUDGET, Alert
@@ -117,7 +119,15 @@ _ON_EXCEEDED: Mapping[BudgetAction, Verdict] = {"warn": "warn", "reject": "rejec
 
 def limit_nano(named: NamedBudget) -> int:
     """The budget in nano-dollars."""
-    return int(named.budget.usd * NANO)
+    return _amounts(named)[HARD]
+
+
+@lru_cache(maxsize=4096)
+def _amounts(named: NamedBudget) -> Mapping[float, int]:
+    """Nano-dollars at which each threshold is reached, rising. Kept, for every tick asks for every budget."""
+    limit = int(named.budget.usd * NANO)
+    shares = sorted({*named.budget.soft, HARD})
+    return {share: math.ceil(limit * Decimal(str(share))) for share in shares}
 
 
 def standing(named: NamedBudget, money_spent: Spent) -> Standing:
@@ -131,13 +141,12 @@ def standing(named: NamedBudget, money_spent: Spent) -> Standing:
 
 def thresholds(named: NamedBudget) -> tuple[float, ...]:
     """The soft shares, rising, and the whole budget."""
-    return tuple(sorted({*named.budget.soft, HARD}))
+    return tuple(_amounts(named))
 
 
 def reached(named: NamedBudget, nano: int) -> frozenset[float]:
     """The thresholds that so much spending reaches."""
-    limit = limit_nano(named)
-    return frozenset(share for share in thresholds(named) if nano >= limit * Decimal(str(share)))
+    return frozenset(share for share, amount in _amounts(named).items() if nano >= amount)
 
 
 def status(

@@ -19,7 +19,7 @@ from controlplane.finops.periods import Period
 from controlplane.finops.spending import Cell
 from controlplane.policy.model import NamedBudget
 from controlplane.store.cost_models import CostHour
-from controlplane.store.engine import writing
+from controlplane.store.engine import reading, writing
 from controlplane.store.models import AlertEntry, Base, Window, WindowCohort
 from controlplane.store.write import insert
 
@@ -73,48 +73,86 @@ def budget_history(engine: sa.Engine, name: str | None = None, limit: int = 200)
         return list(session.scalars(query))
 
 
-def past_of(engine: sa.Engine, named: NamedBudget, period: Period, shares: Iterable[float]) -> dict[str, Any]:
-    """All that the ledger knows of a budget: the fields of budgets.book.Past. shares: thresholds of its alerts."""
-    first = math.floor(period.start / HOUR_S)
-    subjects = [subject(named.name, share, period) for share in shares]
-    in_period = used_in(engine, named, period)
-    with engine.connect() as connection:
-        before = _use_of_hours(connection, named, first - HORIZON_HOURS, first)
-        earliest = connection.scalar(sa.select(sa.func.min(CostHour.hour)))
-        fired = frozenset(connection.scalars(_standing_alerts(subjects)))
-    return {
-        "in_period": in_period,
-        "before": before,
-        "since": None if earliest is None else float(earliest * HOUR_S),
-        "fired": fired,
-    }
+class PastReader:
+    """All that the ledger knows of budgets at the moment at which this is made, which takes a millisecond; reading it
+    takes longer, and may be done on another thread. Raises what the database raises.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._connection = reading(engine).connect()
+        try:
+            self._earliest = self._connection.scalar(sa.select(sa.func.min(CostHour.hour)))
+        except Exception:
+            self._connection.close()
+            raise
+
+    def read(self, wanted: Sequence[tuple[NamedBudget, Period, Iterable[float]]]) -> list[dict[str, Any]]:
+        """For each budget, in its period and with the thresholds of its alerts, the fields of budgets.book.Past. Once."""
+        with self._connection as connection:
+            uses = _uses_of_hours(connection, [(named, period) for named, period, _ in wanted])
+            told = frozenset(connection.scalars(_standing_alerts()))
+            pasts = []
+            for (named, period, shares), (before, in_period) in zip(wanted, uses, strict=True):
+                _add_begun_hour(connection, named, period, in_period)
+                past = {
+                    "in_period": in_period,
+                    "before": before,
+                    "since": None if self._earliest is None else float(self._earliest * HOUR_S),
+                    "fired": told & {subject(named.name, share, period) for share in shares},
+                }
+                pasts.append(past)
+        return pasts
 
 
 def used_in(engine: sa.Engine, named: NamedBudget, period: Period) -> dict[Cell, int]:
     """Machine time (ns) by hour and sku of the budget's cohort and tenant, of windows that began in the period."""
-    first = math.floor(period.start / HOUR_S)
-    with engine.connect() as connection:
-        found = _use_of_hours(connection, named, math.ceil(period.start / HOUR_S), None)
-        if period.start % HOUR_S:
-            # A period of a zone such as Asia/Kolkata begins within an hour of UTC: its rest is in the windows only.
-            found |= _use_of_windows(connection, named, period.start, (first + 1) * HOUR_S)
+    with reading(engine).connect() as connection:
+        ((_, found),) = _uses_of_hours(connection, [(named, period)], before_hours=0)
+        _add_begun_hour(connection, named, period, found)
     return found
 
 
-def _use_of_hours(connection: sa.Connection, named: NamedBudget, first: int, end: int | None) -> dict[Cell, int]:
-    """Machine time (ns) by hour and sku of the hours from `first` on, up to `end`."""
-    query = (
-        sa.select(CostHour.hour, CostHour.sku, sa.func.sum(CostHour.ns))
-        .where(CostHour.hour >= first, CostHour.direction != "idle")
-        .group_by(CostHour.hour, CostHour.sku)
+def _uses_of_hours(
+    connection: sa.Connection, wanted: Sequence[tuple[NamedBudget, Period]], before_hours: int = HORIZON_HOURS
+) -> list[tuple[dict[Cell, int], dict[Cell, int]]]:
+    """For each budget, machine time (ns) by hour and sku of the `before_hours` before its period, and of the whole hours
+    from its begin on. One look at the ledger for all of them, for the hours of a month are many.
+    """
+    found: list[tuple[dict[Cell, int], dict[Cell, int]]] = [({}, {}) for _ in wanted]
+    by_scope: dict[tuple[str | None, str | None], list[int]] = {}
+    for i, (named, _) in enumerate(wanted):
+        by_scope.setdefault((named.cohort, named.tenant), []).append(i)
+    if not wanted:
+        return found
+    begins = [(math.floor(period.start / HOUR_S), math.ceil(period.start / HOUR_S)) for _, period in wanted]
+    key = (CostHour.hour, CostHour.sku, CostHour.cohort, CostHour.tenant)
+    counted = sa.or_(
+        CostHour.cohort.in_(sorted({cohort for cohort, _ in by_scope if cohort is not None})),
+        CostHour.tenant.in_(sorted({tenant for cohort, tenant in by_scope if cohort is None and tenant is not None})),
     )
-    if end is not None:
-        query = query.where(CostHour.hour < end)
-    if named.cohort is not None:
-        query = query.where(CostHour.cohort == named.cohort)
-    if named.tenant is not None:
-        query = query.where(CostHour.tenant == named.tenant)
-    return {(hour, sku): int(ns) for hour, sku, ns in connection.execute(query)}
+    query = (
+        sa.select(*key, sa.func.sum(CostHour.ns))
+        .where(CostHour.hour >= min(first for first, _ in begins) - before_hours)
+        .where(CostHour.direction != "idle", counted)
+        .group_by(*key)
+    )
+    for hour, sku, cohort, tenant, ns in connection.execute(query):
+        for scope in ((cohort, None), (None, tenant), (cohort, tenant)):
+            for i in by_scope.get(scope, ()):
+                first, whole = begins[i]
+                before, in_period = found[i]
+                if hour >= whole:
+                    in_period[hour, sku] = in_period.get((hour, sku), 0) + int(ns)
+                elif first - before_hours <= hour < first:
+                    before[hour, sku] = before.get((hour, sku), 0) + int(ns)
+    return found
+
+
+def _add_begun_hour(connection: sa.Connection, named: NamedBudget, period: Period, found: dict[Cell, int]) -> None:
+    """A period of a zone such as Asia/Kolkata begins within an hour of UTC: its rest is in the windows only."""
+    if period.start % HOUR_S:
+        end = math.ceil(period.start / HOUR_S) * HOUR_S
+        found |= _use_of_windows(connection, named, period.start, end)
 
 
 def _use_of_windows(connection: sa.Connection, named: NamedBudget, start: float, end: float) -> dict[Cell, int]:
@@ -134,11 +172,10 @@ def _use_of_windows(connection: sa.Connection, named: NamedBudget, start: float,
     return found
 
 
-def _standing_alerts(subjects: Iterable[str]) -> sa.Select[Any]:
+def _standing_alerts() -> sa.Select[Any]:
     """Subjects of those that were told and hold: active, or cleared by a person."""
     return sa.select(AlertEntry.subject).where(
         AlertEntry.kind == BUDGET,
-        AlertEntry.subject.in_(list(subjects)),
         sa.or_(AlertEntry.state == "active", AlertEntry.cleared_by != CONTROLLER),
     )
 

@@ -42,8 +42,8 @@ class Kept:
     def __init__(self, policy: Policy, sheet: PriceSheet, now: float, past: Past = NOTHING) -> None:
         self.policy, self.sheet, self.book, self.alerts = policy, sheet, BudgetBook(), AlertBook()
         self.book.follow(policy, now)
-        for named, _ in self.book.unread():
-            self.book.restore(named.name, past, now)
+        for each in self.book.unread():
+            self.book.restore(each, past, now)
 
     def tick(self, now: float, windows: Iterable[Any] = ()) -> Entry:
         for window in windows:
@@ -154,11 +154,37 @@ def test_until_the_ledger_was_read_a_budget_is_unknown(make_policy: Any, sheet: 
     book.take(make_busy(NOON - 1, 9))
     entry = book.tick(make_policy(TEN_CENTS), sheet, NOON)
     assert (entry.statuses[0].standing, entry.statuses[0].verdict, entry.raised) == ("unknown", "allow", ())
-    book.restore(
-        "code", Past({(int(NOON // 3600), "gpu"): 9 * 10**9}, {}, NOON, frozenset({"code/50%/2026-11-29"})), NOON
-    )
+    past = Past({(int(NOON // 3600), "gpu"): 9 * 10**9}, {}, NOON, frozenset({"code/50%/2026-11-29"}))
+    book.restore(book.unread()[0], past, NOON)
     entry = book.tick(make_policy(TEN_CENTS), sheet, NOON + 1)
     assert (entry.statuses[0].spent_nano, told(entry.raised)) == (9 * CENT, ["code/80%/2026-11-29"])
+
+
+def test_what_comes_while_the_ledger_is_read_is_spent_once(make_policy: Any, sheet: Any, make_busy: Any) -> None:
+    """Reading a month takes seconds, and windows come every second."""
+    book, cell = BudgetBook(), (int(NOON // 3600), "gpu")
+    book.take(make_busy(NOON, 4))
+    book.tick(make_policy(TEN_CENTS), sheet, NOON + 4)
+    (unread,) = book.unread()
+    book.take(make_busy(NOON + 4, 3))
+    book.tick(make_policy(TEN_CENTS), sheet, NOON + 7)
+    book.restore(unread, Past({cell: 5 * 10**9}, {}, NOON, frozenset()), NOON + 7)  # the four, and one of before
+    assert book.tick(make_policy(TEN_CENTS), sheet, NOON + 8).statuses[0].spent_nano == 8 * CENT
+
+
+@pytest.mark.parametrize(
+    ("later", "budget"),
+    [(NOON, TEN_CENTS.replace("period: day", "period: week")), (at("2026-11-30T00:00"), TEN_CENTS)],
+)
+def test_what_was_read_for_another_period_is_not_taken_for_this_one(
+    make_policy: Any, sheet: Any, later: float, budget: str
+) -> None:
+    book = BudgetBook()
+    book.tick(make_policy(TEN_CENTS), sheet, NOON)
+    (unread,) = book.unread()
+    book.tick(make_policy(budget), sheet, later)
+    book.restore(unread, Past({(int(NOON // 3600), "gpu"): 9 * 10**9}, {}, NOON, frozenset()), later)
+    assert [each.named.name for each in book.unread()] == ["code"]
 
 
 def test_a_restart_tells_nothing_again(kept: Any) -> None:
@@ -224,7 +250,7 @@ def test_a_budget_of_another_period_begins_with_its_own_past(kept: Any, make_bus
     book.tick(NOON, [make_busy(NOON - 1, 6)])
     book.policy = make_policy(TEN_CENTS.replace("day", "month"))
     assert book.tick(NOON + 1).statuses[0].standing == "unknown"
-    assert [named.budget.period for named, _ in book.book.unread()] == ["month"]
+    assert [named.budget.period for named, *_ in book.book.unread()] == ["month"]
 
 
 def test_an_exceeded_budget_that_dials_names_its_cohort_until_the_reset(kept: Any, make_busy: Any) -> None:

@@ -18,7 +18,7 @@ from controlplane.finops.budget import BudgetState, fire, fresh, status
 from controlplane.finops.periods import period_at
 from controlplane.finops.spending import Spent
 from controlplane.policy import Budget, NamedBudget
-from controlplane.store.budgets import CONTROLLER, budget_history, past_of, save_states
+from controlplane.store.budgets import CONTROLLER, PastReader, budget_history, save_states
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.telemetry import Report, TenantUse, WindowId
@@ -37,7 +37,8 @@ def named(
 
 
 def past(engine: sa.Engine, budget: NamedBudget, now: float = AT) -> dict[str, Any]:
-    return past_of(engine, budget, period_at(budget.budget, now), (0.5, 0.8, 1.0))
+    (found,) = PastReader(engine).read([(budget, period_at(budget.budget, now), (0.5, 0.8, 1.0))])
+    return found
 
 
 @pytest.fixture
@@ -64,6 +65,15 @@ def test_use_is_that_of_the_period_each_window_once(filled: sa.Engine) -> None:
     assert found["in_period"] == {(HOUR - 1, "cpu-2core"): 2 * SECOND, (HOUR, "cpu-2core"): 2 * SECOND}
     assert found["before"] == {(HOUR - 24, "cpu-2core"): 2 * SECOND}  # the Sunday
     assert found["since"] == (HOUR - 24) * 3600.0
+
+
+def test_any_number_of_budgets_is_read_with_one_look_at_the_hours(filled: sa.Engine) -> None:
+    budgets = [named(p, c, t) for p in ("day", "week", "month") for c, t in (("json", None), (None, "acme"))]
+    asked: list[str] = []
+    sa.event.listen(filled, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    found = PastReader(filled).read([(each, period_at(each.budget, AT), ()) for each in budgets])
+    assert sum("FROM cost_hour" in query and "sum" in query for query in asked) == 1
+    assert found == [{**past(filled, each), "fired": frozenset()} for each in budgets]
 
 
 @pytest.mark.parametrize(("cohort", "seconds"), [(None, 1), ("json", 1), ("other", 0)])
