@@ -21,7 +21,7 @@ from controlplane.finops.pricing import PriceError
 from controlplane.settings import SettingsError, load_settings
 from controlplane.store.anomalies import hour_uses
 from controlplane.store.engine import StoreError, one_line
-from controlplane.store.queries import TimeRange, open_ledger
+from controlplane.store.queries import TimeRange, open_ledger, time_bounds
 from controlplane.store.time_range import iso
 
 HOUR_S = 3600
@@ -54,10 +54,9 @@ def anomalies(
     except (SettingsError, ValueError) as e:
         typer.echo(str(e), err=True)
         raise typer.Exit(2) from None
-    # Whole hours: the one that has not ended yet is not judged.
-    first, last = ceil(range.start / HOUR_S), floor(range.end / HOUR_S)
     try:
         engine = open_ledger(settings.database_url)
+        first, last = judged_hours(range, time_bounds(engine))
         sheet = price_sheet(prices, settings, engine)
         asked = basis or sheet.default_basis
         found = find(hour_uses(engine, hours_needed(first, last), sheet, asked), first, last, rule)
@@ -74,6 +73,16 @@ def anomalies(
     if found.anomalies:
         console.print(_table(found, currency))
     console.print(_summary(found), highlight=False)
+
+
+def judged_hours(range: TimeRange, recorded: TimeRange | None) -> tuple[int, int]:
+    """First and last (exclusive) hour since the unix epoch: whole ones, so not one that has not ended yet, and no more
+    of them than were recorded.
+    """
+    first, last = ceil(range.start / HOUR_S), floor(range.end / HOUR_S)
+    if recorded is None:
+        return first, last
+    return max(first, floor(recorded.start / HOUR_S)), min(last, ceil(recorded.end / HOUR_S))
 
 
 def anomalies_json(found: Findings, range: TimeRange, currency: str, basis: str) -> dict[str, Any]:

@@ -70,12 +70,18 @@ def export(
         stop("--output: - is for csv, json and focus without --json", 2)
     if by is not None and format is Format.FOCUS:
         stop("--by: FOCUS rows are of one hour, sku, model, cohort, tenant and direction; leave it away", 2)
+    for flag, name in (("--provider", provider), ("--billing-account", billing_account)):
+        if not name.strip():
+            stop(f"{flag}: it is empty, and FOCUS has no row without one; leave it away for the default", 2)
     settings = settings_of(config, database_url)
     target = None if output == STDOUT else Path(output)
-    if target is not None and not target.parent.is_dir():
-        stop(f"--output: there is no folder {target.parent}", 2)
-    if target is not None and target.is_dir():
-        stop(f"--output: {target} is a folder", 2)
+    try:
+        if target is not None and not target.parent.is_dir():
+            stop(f"--output: there is no folder {target.parent}", 2)
+        if target is not None and target.is_dir():
+            stop(f"--output: {target} is a folder", 2)
+    except OSError as error:
+        stop(f"--output: {error.strerror}", 2)
     try:
         range = whole_hours(time_range(since, until, time.time()), "--until" if until else "--since")
         wanted = parse_filters(where or ())

@@ -64,13 +64,20 @@ class CsvFile:
 
     def __init__(self, stream: TextIO, fields: Sequence[Field], *, is_guarded: bool) -> None:
         self._writer = csv.writer(stream, lineterminator="\n")
+        # Before Python 3.13 a carriage return is not reason enough to quote, and readers end the row at it.
+        self._quoting = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
         self._fields, self._is_guarded = fields, is_guarded
         self._writer.writerow([field.name for field in fields])
 
     def write(self, rows: Sequence[Row]) -> None:
         columns = zip(self._fields, zip(*rows, strict=True), strict=True)
-        texts = [_texts(column, field.kind, is_guarded=self._is_guarded) for field, column in columns]
-        self._writer.writerows(zip(*texts, strict=True))
+        texts = [list(_texts(column, field.kind, is_guarded=self._is_guarded)) for field, column in columns]
+        if any("\r" in "".join(filter(None, column)) for column in texts):
+            for row in zip(*texts, strict=True):
+                writer = self._quoting if any("\r" in text for text in row if text) else self._writer
+                writer.writerow(row)
+        else:
+            self._writer.writerows(zip(*texts, strict=True))
 
     def close(self) -> None:
         """Nothing is left to write."""

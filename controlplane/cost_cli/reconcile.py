@@ -115,6 +115,8 @@ def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.rpartition("=") if flag == "--mapping" else text.partition("=")
         if not equals or not name.strip():
             raise ValueError(f"{flag}: {text!r} is not written as NAME=VALUE")
+        if name.strip() in found:
+            raise ValueError(f"{flag}: {name.strip()} is given twice")
         found[name.strip()] = value.strip()
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal
+from functools import reduce
 from itertools import groupby
 from typing import Literal, NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ Row = tuple[str | Decimal | datetime | None, ...]
 Kind = Literal["text", "integer", "decimal", "moment"]
 
 HOUR_S = 3600
-_WIDE = Context(prec=60)
+_WIDE = Context(prec=100)
 """More digits than any sum here has: shifting the decimal point never rounds."""
 
 
@@ -70,6 +71,11 @@ class BilledCell(Protocol):
 def scaled(units: int, places: int) -> Decimal:
     """`units` x 10^-places, exactly."""
     return Decimal(units).scaleb(-places, _WIDE)
+
+
+def exact_sum(amounts: Iterable[Decimal]) -> Decimal:
+    """Their sum, never rounded: the usual 28 digits are too few for large amounts with many decimals."""
+    return reduce(_WIDE.add, amounts, Decimal(0))
 
 
 def known(units: int | None, places: int) -> Decimal | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
+from itertools import chain
 
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "start": ("chargeperiodstart", "start", "starttime", "startdate", "usagestartdate", "periodstart", "from", "hour",
@@ -29,6 +30,17 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
 """What a column is for -> names it may have, in order of preference, without case, spaces, - and _."""
 
 REQUIRED = ("start", "resource", "cost")
+
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([Ee][+-]?\d{1,2})?", re.ASCII)
+LARGEST, MOST_DECIMALS = Decimal(10) ** 18, 40
+"""No cost and no quantity is as large or as fine; sums of what is less are exact (see reconcile.py)."""
+
+DELIMITERS = ",;\t|"
+"""The one that the header has most of parts the fields; the first where it has none."""
+
+NOT_OF_MACHINES = frozenset(("gb", "gib", "mb", "mib", "tb", "tib", "pb", "pib", "vcpu", "cpu", "core", "iops"))
+"""Hours of these are not hours of a machine."""
 
 SECONDS_OF_UNIT = {"hour": 3600, "hr": 3600, "h": 3600, "minute": 60, "min": 60, "second": 1, "sec": 1, "s": 1}
 USAGE = "Usage"
@@ -70,12 +82,15 @@ def parse_invoice(text: Iterable[str], named: Mapping[str, str] | None = None, s
     Without an end, a line with a time of day is of an hour, one without is of a day. Times without a zone are UTC.
     Raises InvoiceError with the first problems, each with its line and field.
     """
-    reader = csv.DictReader(text)
     try:
+        lines_on, blank, delimiter = _header_on(text)
+        reader = csv.DictReader(lines_on, delimiter=delimiter)
         header = list(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
+        rows = [(blank + reader.line_num, row) for row in reader]
     except (csv.Error, UnicodeDecodeError) as e:
         raise InvoiceError(f"{source}: not a CSV file: {e}") from None
+    if not any(name.strip() for name in header):
+        raise InvoiceError(f"{source}: it is empty; it needs a header and a line for each charge")
     columns = _columns(header, named or {}, source)
     problems: list[str] = []
     lines = []
@@ -86,7 +101,8 @@ def parse_invoice(text: Iterable[str], named: Mapping[str, str] | None = None, s
         found = _line(number, values, problems)
         if found is not None:
             lines.append(found)
-    currencies = sorted({v for _, row in rows if (v := (row.get(columns.get("currency", "")) or "").strip())})
+    written = ((row.get(columns.get("currency", "")) or "").strip().upper() for _, row in rows)
+    currencies = sorted(set(written) - {""})
     if len(currencies) > 1:
         problems.insert(0, f"currency: {' and '.join(currencies)} in one invoice; give each currency a file of its own")
     if problems:
@@ -95,6 +111,16 @@ def parse_invoice(text: Iterable[str], named: Mapping[str, str] | None = None, s
     if not lines:
         raise InvoiceError(f"{source}: it has no line with a charge")
     return Invoice(tuple(lines), currencies[0] if currencies else None, columns)
+
+
+def _header_on(text: Iterable[str]) -> tuple[Iterator[str], int, str]:
+    """The lines from the first one that is not blank on, how many were, and what parts the fields of that one."""
+    lines, blank = iter(text), 0
+    for line in lines:
+        if line.strip():
+            return chain([line], lines), blank, max(DELIMITERS, key=line.count)
+        blank += 1
+    return lines, blank, DELIMITERS[0]
 
 
 def _plain(name: str) -> str:
@@ -108,7 +134,7 @@ def _columns(header: Sequence[str], named: Mapping[str, str], source: str) -> di
         name = named.get(use) or next((present[c] for c in candidates if c in present), None)
         if name is not None:
             found[use] = name
-    has = f"it has {', '.join(header) or 'no header'}"
+    has = f"it has {', '.join(header)}"
     for use, name in named.items():
         if use not in CANDIDATES:
             raise InvoiceError(f"--column {use}: is none of {', '.join(CANDIDATES)}")
@@ -132,7 +158,7 @@ def _line(number: int, values: Mapping[str, str], problems: list[str]) -> Invoic
     category = values.get("category") or USAGE
     hours = None
     if category == USAGE and values.get("quantity"):
-        factor = _seconds_of_unit(values.get("unit", "Hours") or "Hours")
+        factor = seconds_of_unit(values.get("unit", "Hours") or "Hours")
         quantity = _number(number, "quantity", values["quantity"], problems)
         if factor is not None and quantity is not None:
             hours = Fraction(quantity) * factor / 3600
@@ -145,25 +171,33 @@ def _line(number: int, values: Mapping[str, str], problems: list[str]) -> Invoic
 
 def _moment(number: int, field: str, text: str, problems: list[str]) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(re.sub(r"\s*(UTC|GMT)$", "+00:00", text))
     except ValueError:
-        problems.append(f"line {number}: {field}: {text!r} is not a time such as 2026-11-29T15:00:00Z")
+        problems.append(f"line {number}: {field}: {text[:40]!r} is not a time such as 2026-11-29T15:00:00Z")
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if not EARLIEST <= moment < LATEST:
+        problems.append(f"line {number}: {field}: {text!r} is not between 1970 and 9998")
+        return None
+    return moment.astimezone(UTC)
 
 
 def _number(number: int, field: str, text: str, problems: list[str]) -> Decimal | None:
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite():
-        problems.append(f"line {number}: {field}: {text!r} is not a plain number such as 1234.56")
+    if not NUMBER.fullmatch(text):
+        problems.append(f"line {number}: {field}: {text[:40]!r} is not a plain number such as 1234.56")
+        return None
+    amount = Decimal(text)
+    if abs(amount) >= LARGEST or -int(amount.as_tuple().exponent) > MOST_DECIMALS:
+        problems.append(f"line {number}: {field}: {text[:40]} has more than 18 digits, or {MOST_DECIMALS} decimals")
         return None
     return amount
 
 
-def _seconds_of_unit(unit: str) -> int | None:
-    """Of `Hours`, `GPU-Hours`, `Instance Hrs`, ...; None for a unit that is not time."""
-    last = re.split(r"[\s\-]", unit.strip())[-1].lower()
-    return SECONDS_OF_UNIT.get(last) or SECONDS_OF_UNIT.get(last.removesuffix("s"))
+def seconds_of_unit(unit: str) -> int | None:
+    """Of `Hours`, `GPU-Hours`, `1000 Hours`, ...; None for a unit that is not time of a machine."""
+    *words, last = re.split(r"[\s\-]+", unit.strip().lower())
+    seconds = SECONDS_OF_UNIT.get(last) or SECONDS_OF_UNIT.get(last.removesuffix("s"))
+    if seconds is None or NOT_OF_MACHINES.intersection(words):
+        return None
+    is_counted = bool(words) and words[0].isascii() and words[0].isdecimal()
+    return seconds * (int(words[0]) if is_counted else 1)

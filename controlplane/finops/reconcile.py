@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from controlplane.finops.attribution import NS_PER_HOUR, cost_of_time
-from controlplane.finops.export_cells import HOUR_S, hour_start, scaled
+from controlplane.finops.export_cells import HOUR_S, exact_sum, hour_start, scaled
 from controlplane.finops.invoice import USAGE, Invoice, InvoiceLine
 from controlplane.finops.pricing import Prices
 
@@ -69,7 +69,7 @@ class Difference:
     @property
     def amount(self) -> Decimal:
         """Theirs - ours."""
-        return (self.theirs or Decimal(0)) - (self.ours or Decimal(0))
+        return _less(self.theirs or Decimal(0), self.ours or Decimal(0))
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ class Reconciliation:
 
     @property
     def theirs(self) -> Decimal:
-        return sum((row.theirs for row in self.rows if row.theirs is not None), Decimal(0))
+        return exact_sum(row.theirs for row in self.rows if row.theirs is not None)
 
     @property
     def ours(self) -> Decimal:
-        return sum((row.ours for row in self.rows if row.ours is not None), Decimal(0))
+        return exact_sum(row.ours for row in self.rows if row.ours is not None)
 
     @property
     def difference(self) -> Decimal:
         """Theirs - ours = the sum of by_cause."""
-        return self.theirs - self.ours
+        return _less(self.theirs, self.ours)
 
     def exceeds(self, tolerance: Decimal) -> bool:
         """Whether the difference, or one cause of it, is over that fraction of the invoice.
@@ -124,7 +124,7 @@ def reconcile(invoice: Invoice, ours: Sequence[OurHour], mapping: Mapping[str, s
     """
     mapping = mapping or {}
     lines = [line for line in invoice.lines if mapping.get(line.resource) != ""]
-    left_out = sum((line.cost for line in invoice.lines if mapping.get(line.resource) == ""), Decimal(0))
+    left_out = exact_sum(line.cost for line in invoice.lines if mapping.get(line.resource) == "")
     grain = _grain(lines)
     theirs: dict[tuple[datetime, str], list[InvoiceLine]] = defaultdict(list)
     recorded: dict[tuple[datetime, str], list[OurHour]] = defaultdict(list)
@@ -138,11 +138,12 @@ def reconcile(invoice: Invoice, ours: Sequence[OurHour], mapping: Mapping[str, s
         _difference(key, theirs.get(key, []), recorded.get(key, []), _bucket_end(key[0], grain, last))
         for key in sorted({*theirs, *recorded})
     ]
-    by_cause: dict[str, Decimal] = defaultdict(Decimal)
+    by_cause: dict[str, list[Decimal]] = defaultdict(list)
     for row in rows:
         for part in row.parts:
-            by_cause[part.cause] += part.amount
-    return Reconciliation(grain, tuple(rows), left_out, dict(by_cause))
+            by_cause[part.cause].append(part.amount)
+    sums = {cause: exact_sum(amounts) for cause, amounts in by_cause.items()}
+    return Reconciliation(grain, tuple(rows), left_out, sums)
 
 
 def _grain(lines: Sequence[InvoiceLine]) -> Grain:
@@ -178,24 +179,24 @@ def _difference(
 ) -> Difference:
     start, resource = key
     usage = [line for line in lines if line.category == USAGE]
-    others: dict[str, Decimal] = defaultdict(Decimal)
+    others: dict[str, list[Decimal]] = defaultdict(list)
     for line in lines:
         if line.category != USAGE:
-            others[line.category] += line.cost
-    billed = sum((line.cost for line in usage), Decimal(0))
+            others[line.category].append(line.cost)
+    billed = exact_sum(line.cost for line in usage)
     quantities = [line.hours for line in usage]
     their_hours = None if not usage or None in quantities else sum((q for q in quantities if q), Fraction(0))
     ns = sum(hour.ns for hour in hours)
     costs = [hour.cost_nano for hour in hours]
     ours = scaled(sum(c for c in costs if c is not None), 9) if hours and None not in costs else None
     parts = [*_parts(bool(usage), billed, their_hours, ns, ours, is_unpriced=None in costs)]
-    parts += [Part(category, amount) for category, amount in sorted(others.items())]
+    parts += [Part(category, exact_sum(amounts)) for category, amounts in sorted(others.items())]
     total_hours = -(-int((end - start).total_seconds()) // HOUR_S)
     return Difference(
         start,
         end,
         resource,
-        sum((line.cost for line in lines), Decimal(0)) if lines else None,
+        exact_sum(line.cost for line in lines) if lines else None,
         ours,
         None if their_hours is None else _decimal(their_hours),
         _decimal(Fraction(ns, NS_PER_HOUR)),
@@ -211,15 +212,20 @@ def _parts(
     if is_unpriced:
         return [Part("unpriced", theirs)]
     if not ns:
-        return [Part("not_serving", theirs - (ours or 0))]
+        return [Part("not_serving", _less(theirs, ours or Decimal(0)))]
     ours = ours or Decimal(0)
     if not is_billed:
         return [Part("not_billed", -ours)]
     if their_hours is None:
-        return [Part("unsplit", theirs - ours)]
+        return [Part("unsplit", _less(theirs, ours))]
     # (their hours - ours) at our price, and the rest: (their price - ours) for their hours.
     quantity = _decimal(Fraction(ours) * their_hours * NS_PER_HOUR / ns - Fraction(ours))
-    return [Part("quantity", quantity), Part("price", theirs - ours - quantity)]
+    return [Part("quantity", quantity), Part("price", _less(theirs, ours, quantity))]
+
+
+def _less(amount: Decimal, *others: Decimal) -> Decimal:
+    """`amount` - `others`, exactly, however many digits there are."""
+    return exact_sum((amount, *(other.copy_negate() for other in others)))
 
 
 def _decimal(value: Fraction) -> Decimal:

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""No later moment can be asked for (unix seconds), and none before 1970: nothing was recorded then."""
+
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
@@ -28,12 +31,18 @@ def parse_duration(text: str) -> float:
 def parse_moment(text: str, now: float) -> float:
     """Unix seconds of a duration before `now`, or of a date or time (UTC unless it says otherwise).
 
-    Raises ValueError.
+    Raises ValueError, also for a moment before 1970 or after 9998.
     """
     try:
-        return now - parse_duration(text)
+        at = now - parse_duration(text)
     except ValueError:
-        pass
+        at = _written(text)
+    if not 0.0 <= at <= LATEST:
+        raise ValueError(f"{text[:40]!r} is not between 1970-01-01 and 9999-01-01")
+    return at
+
+
+def _written(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

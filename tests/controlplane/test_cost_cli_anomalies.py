@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from typer.testing import CliRunner, Result
 
 from controlplane.cost_cli import cost_app
+from controlplane.cost_cli.anomalies import judged_hours
 from controlplane.store.cost_models import CostHour
 from controlplane.store.engine import open_database
+from controlplane.store.time_range import TimeRange
 
 HOUR = 497_222
 NS = 3600 * 10**9
@@ -83,3 +85,9 @@ def test_a_wrong_time_is_wrong_use(url: str) -> None:
     done = CliRunner().invoke(cost_app, ["anomalies", "--database-url", url, "--since", "yesterday"])
     assert done.exit_code == 2
     assert "--since" in done.stderr
+
+
+def test_since_ever_looks_at_no_more_hours_than_were_recorded() -> None:
+    ever, recorded = TimeRange(0.0, 9e9), TimeRange(HOUR * 3600.0 + 5, HOUR * 3600.0 + 3605)
+    assert judged_hours(ever, recorded) == (HOUR, HOUR + 2)
+    assert judged_hours(TimeRange(HOUR * 3600.0 + 5, HOUR * 3600.0 + 7205), None) == (HOUR + 1, HOUR + 2)

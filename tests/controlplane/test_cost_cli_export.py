@@ -332,6 +332,26 @@ def test_a_name_that_a_spreadsheet_would_run_is_text_in_csv() -> None:
     ]  # fmt: skip
 
 
+def test_a_name_with_a_carriage_return_stays_in_its_row_of_a_csv_file() -> None:
+    stream = io.StringIO(newline="")
+    file = CsvFile(stream, (Field("cohort", "text"), Field("cost", "decimal", 9)), is_guarded=True)
+    file.write([("plain", Decimal(1)), ("two\rlines", Decimal(2)), (None, Decimal(3))])
+    rows = [*csv.reader(io.StringIO(stream.getvalue(), newline=""))]
+    assert rows[1:] == [["plain", "1"], ["two\rlines", "2"], ["", "3"]]
+
+
+@pytest.mark.parametrize("flag", ["--provider", "--billing-account"])
+def test_an_empty_name_on_every_focus_row_is_wrong_use_before_any_work(url: str, flag: str) -> None:
+    done = run(url, "--format", "focus", "--output", "focus.csv", flag, " ")
+    assert (done.exit_code, len(done.stderr.splitlines()), Path("focus.csv").exists()) == (2, 1, False)
+    assert done.stderr.startswith(f"{flag}: it is empty")
+
+
+def test_a_file_name_that_the_system_refuses_is_wrong_use(url: str) -> None:
+    done = run(url, "--output", "a" * 300 + ".csv")
+    assert (done.exit_code, done.stderr) == (2, "--output: File name too long\n")
+
+
 def test_a_pipe_is_written_to_and_not_replaced(url: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

@@ -143,3 +143,8 @@ def test_wrong_use_is_exit_code_2(lines: list[str], arguments: tuple[str, ...], 
 def test_an_invoice_that_is_not_there_is_one_line() -> None:
     done = CliRunner().invoke(cost_app, ["reconcile", "none.csv"])
     assert (done.exit_code, done.stderr) == (2, "none.csv: cannot read the invoice: No such file or directory\n")
+
+
+def test_a_resource_that_is_mapped_twice_is_wrong_use(url: str) -> None:
+    done = run(url, [line(14, "0.001", sku="m5")], "--mapping", "m5=cpu-2core", "--mapping", "m5=cpu-4core")
+    assert (done.exit_code, done.stderr) == (2, "--mapping: m5 is given twice\n")

@@ -19,8 +19,10 @@ from controlplane.policy.nodes import Fields, Problems, choice, integer, line_of
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_TEXT = 4_000_000
 NULL = "tag:yaml.org,2002:null"
-NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)")
+NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 MOST_PER_HOUR = 1_000_000
+EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
+"""Between these a price may begin and end."""
 TERMS: Mapping[str, tuple[str, str]] = {
     "capex": ("0", "1000000000000"),
     "amortise_months": ("1", "1200"),
@@ -169,10 +171,10 @@ def amount(least: str | int, most: str | int) -> Callable[[yaml.Node], Decimal]:
     def parse(node: yaml.Node) -> Decimal:
         text = scalar(node)
         if not NUMBER.fullmatch(text):
-            raise ValueError(f"{text!r} is not a plain number such as 2.95")
+            raise ValueError(f"{text[:40]!r} is not a plain number such as 2.95")
         value = Decimal(text)
         if not Decimal(least) <= value <= Decimal(most):
-            raise ValueError(f"{text} is not between {least} and {most}")
+            raise ValueError(f"{text[:40]} is not between {least} and {most}")
         if value * NANO % 1:
             raise ValueError(f"{text} has more than nine decimals")
         return value
@@ -208,7 +210,10 @@ def _day(node: yaml.Node) -> date:
 
 def _hour(node: yaml.Node) -> float:
     """Unix seconds of a whole hour."""
-    when = _moment(node).timestamp()
+    moment = _moment(node)
+    if not EARLIEST <= moment <= LATEST:
+        raise ValueError(f"{scalar(node)!r} is not between 1900-01-01 and 9999-12-31T23:00")
+    when = moment.timestamp()
     if when % HOUR_S:
         raise ValueError(part_hour(when))
     return when

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.finops.invoice import InvoiceError, parse_invoice
+from controlplane.finops.export_cells import exact_sum
+from controlplane.finops.invoice import InvoiceError, parse_invoice, seconds_of_unit
 from controlplane.finops.reconcile import OurHour, Reconciliation, reconcile
 
 HOUR = 497_222  # 2026-09-21T14:00Z
@@ -146,7 +147,12 @@ def test_minutes_and_seconds_are_hours_and_tokens_are_not() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no column for start, resource, cost; it has no header"),
+        ("", "it is empty; it needs a header and a line for each charge"),
+        ("start,sku,cost\n9999-12-31,gpu,1", "line 2: start: '9999-12-31' is not between 1970 and 9998"),
+        ("start,sku,cost\n0001-01-01T00:00+05:00,gpu,1", "line 2: start: '0001-01-01T00:00+05:00' is not between"),
+        ("start,sku,cost,hours\n2026-09-21,gpu,1,1e999999", "line 2: quantity: '1e999999' is not a plain number"),
+        ("start,sku,cost\n2026-09-21,gpu,1e18", "line 2: cost: 1e18 has more than 18 digits"),
+        ("start,sku,cost\n2026-09-21,gpu,1_000", "line 2: cost: '1_000' is not a plain number"),
         ("start,sku,price\n", "no column for cost; it has start, sku, price: add --column cost=NAME"),
         ("start,sku,cost\n", "it has no line with a charge"),
         ("start,sku,cost\nyesterday,gpu,1", "line 2: start: 'yesterday' is not a time such as"),
@@ -160,6 +166,29 @@ def test_an_unreadable_invoice_names_the_line_and_the_field(text: str, says: str
     with pytest.raises(InvoiceError) as error:
         parse_invoice(text.splitlines())
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_an_invoice_from_a_spreadsheet_with_other_delimiters_is_read(delimiter: str) -> None:
+    text = "\n" + (HEADER + row(14)).replace(",", delimiter)
+    assert compare(text, ours(0)).difference == 0
+
+
+def test_hours_of_storage_or_of_cores_are_no_hours_of_a_machine() -> None:
+    units = ("Hours", "GPU-Hours", "1000 Hours", "GB-Hours", "vCPU-Hours", "Tokens")
+    assert [seconds_of_unit(unit) for unit in units] == [3600, 3600, 3_600_000, None, None, None]
+
+
+def test_a_time_that_says_utc_in_words_and_a_currency_in_small_letters_are_read() -> None:
+    found = parse_invoice(["start,sku,cost,currency", "2026-09-21 14:00:00 UTC,gpu,2,usd"])
+    assert (found.lines[0].start, found.currency) == (datetime(2026, 9, 21, 14, tzinfo=UTC), "USD")
+
+
+def test_large_amounts_with_many_decimals_add_up_to_the_last_digit() -> None:
+    cost = "123456789012345678.123456789123456789"
+    found = compare(HEADER + row(14, cost) * 3, ours(0))
+    assert found.theirs == Decimal("370370367037037034.370370367370370367")
+    assert exact_sum(found.by_cause.values()) == found.difference
 
 
 def test_columns_can_be_named_by_hand() -> None:

@@ -71,3 +71,11 @@ def test_another_duration_is_refused(text: str) -> None:
 )
 def test_a_moment_is_a_duration_ago_or_a_time_in_utc(text: str, at: float) -> None:
     assert parse_moment(text, 1_790_003_600.0) == at
+
+
+@pytest.mark.parametrize(
+    "text", ["99999999999999w", "9" * 400 + "d", "0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"]
+)
+def test_a_moment_that_no_calendar_has_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not between 1970-01-01 and 9999-01-01"):
+        parse_moment(text, 1_790_003_600.0)
