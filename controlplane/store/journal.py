@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
+BATCH = 2000
+"""Items in one transaction, at most: what many windows add to one row of a rollup is then written once."""
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
 
@@ -46,7 +47,7 @@ class SqlJournal:
     """Write-behind journal on one database; the engine stays the caller's. Safe to use from any thread.
 
     bound: items that may wait (a window, request, decision, plan version and policy is one each), beside the batch of
-    500 at most that is being written.
+    2000 at most that is being written.
     """
 
     def __init__(self, engine: sa.Engine, *, bound: int = 50_000) -> None:
@@ -212,7 +213,9 @@ class SqlJournal:
             return None
         except Exception as e:  # a row's content, whatever is wrong with it
             if len(batch) > 1 or (batch and renewal):
-                parts = [self._try([item], None) for item in batch]
+                # In halves: the rows that are at fault are found in few transactions.
+                half = (len(batch) + 1) // 2
+                parts = [self._try(part, None) for part in (batch[:half], batch[half:]) if part]
                 return None if None in parts else sum(p for p in parts if p)
             log.error("the ledger refused a %s: %s", type(batch[0] if batch else renewal).__name__, _reason(e))
             return len(batch)

@@ -160,6 +160,22 @@ def test_a_row_the_database_refuses_is_lost_alone(
     assert (rows(ledger, Request), rows(ledger, Window), journal.lost) == (2, 1, 1)
 
 
+def test_bad_rows_among_many_are_found_in_few_transactions(
+    sqlite_ledger_url: str, make_worker_window: Make, make_request_record: Make
+) -> None:
+    engine = open_database(sqlite_ledger_url)
+    begun: list[str] = []
+    sa.event.listen(engine, "begin", lambda connection: begun.append("begin"))
+    sizes = {3: 2**70, 77: 2**71}
+    requests = [make_request_record(f"r-{n}", prompt_tokens=sizes.get(n, 1)) for n in range(100)]
+    journal = SqlJournal(engine)
+    journal.record([Report(make_worker_window(1), tuple(requests))], [], plan(), AT)
+    journal.close()
+    assert (rows(engine, Request), journal.lost) == (98, 2)
+    assert len(begun) < 40
+    engine.dispose()
+
+
 def test_a_locked_database_loses_nothing(tmp_path: Path, make_worker_window: Make) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     upgrade(url)
