@@ -60,7 +60,8 @@ class Past(NamedTuple):
 class _Account:
     """One budget. money: of the state's period; before: machine time of the week before it, and past: its money.
 
-    last: the period before, for late windows, with its money in last_money. said: the last status, of the values said_of.
+    last: the period before, for late windows, with its money in last_money. said: the last status, which still holds
+    while said_of are the values it was made of.
     """
 
     named: NamedBudget
@@ -164,12 +165,9 @@ class BudgetBook:
         Changes nothing where the budget is another one or in another period by now; it is then unread still.
         """
         account = self._accounts.get(unread.named.name)
-        if (
-            account is None
-            or account is not unread.account
-            or account.is_restored
-            or account.state.period != unread.period
-        ):
+        if account is None or account is not unread.account:
+            return
+        if account.is_restored or account.state.period != unread.period:
             return
         named, period = account.named, account.state.period
         since = {cell: ns - unread.state.ns.get(cell, 0) for cell, ns in account.state.ns.items()}
@@ -305,10 +303,8 @@ class BudgetBook:
 def _of_horizon(past: Spent, money: Spent, now: float) -> dict[int, int]:
     """Nano-dollars by hour of what a forecast looks at. The hour in which a period began is in both."""
     last = int(now // HOUR_S)
-    sums = (
-        (hour, past.exact.get(hour, 0) + money.exact.get(hour, 0)) for hour in range(last - HORIZON_HOURS, last + 1)
-    )
-    return Spent({hour: each for hour, each in sums if each}).by_hour
+    exact = {hour: past.exact.get(hour, 0) + money.exact.get(hour, 0) for hour in range(last - HORIZON_HOURS, last + 1)}
+    return Spent(exact).by_hour
 
 
 def _kind(named: NamedBudget) -> tuple[object, ...]:

@@ -87,7 +87,7 @@ class PastReader:
             raise
 
     def read(self, wanted: Sequence[tuple[NamedBudget, Period, Iterable[float]]]) -> list[dict[str, Any]]:
-        """For each budget, in its period and with the thresholds of its alerts, the fields of budgets.book.Past. Once."""
+        """For each budget, in its period and with the thresholds of its alerts: fields of budgets.book.Past. Once."""
         with self._connection as connection:
             uses = _uses_of_hours(connection, [(named, period) for named, period, _ in wanted])
             told = frozenset(connection.scalars(_standing_alerts()))
@@ -115,8 +115,8 @@ def used_in(engine: sa.Engine, named: NamedBudget, period: Period) -> dict[Cell,
 def _uses_of_hours(
     connection: sa.Connection, wanted: Sequence[tuple[NamedBudget, Period]], before_hours: int = HORIZON_HOURS
 ) -> list[tuple[dict[Cell, int], dict[Cell, int]]]:
-    """For each budget, machine time (ns) by hour and sku of the `before_hours` before its period, and of the whole hours
-    from its begin on. One look at the ledger for all of them, for the hours of a month are many.
+    """For each budget, machine time (ns) by hour and sku of the `before_hours` before its period, and of the whole
+    hours from its begin on. One look at the ledger for all of them, for the hours of a month are many.
     """
     found: list[tuple[dict[Cell, int], dict[Cell, int]]] = [({}, {}) for _ in wanted]
     by_scope: dict[tuple[str | None, str | None], list[int]] = {}
