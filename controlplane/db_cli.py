@@ -67,7 +67,7 @@ def verify(database_url: DatabaseUrl = None, config: Config = None, as_json: AsJ
         "problems": list(problems),
     }
     lines = [f"{_shown(url)}: {state}" + (f", revision {revision}" if revision else "")]
-    lines += [f"  {table:<16}{count:>12,}" for table, count in result.counts.items()]
+    lines += [f"  {table:<18}{count:>12,}" for table, count in result.counts.items()]
     lines += [f"  problem: {p}" for p in problems] or ["  sound"]
     _print(answer, "\n".join(lines), as_json)
     if problems:
