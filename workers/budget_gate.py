@@ -31,6 +31,7 @@ class BudgetGate:
         self._call, self._now, self._away_s = call, now, away_s
         self._holder = f"endpoint-{uuid.uuid4().hex[:12]}"
         self._open: dict[str, Ask] = {}
+        self._asking: set[str] = set()
         self._last: dict[str, Refusal | None] = {}
         self._refused: Counter[str] = Counter()
         self._unasked = 0
@@ -43,11 +44,13 @@ class BudgetGate:
         names = refusing(policy, ask.cohort, ask.tenant)
         if not names:
             return None
-        self._open[ask.id] = ask  # before the question, so that what is held meanwhile has it
+        self._open[ask.id] = ask
         said: Refusal | None
         if self._now() < self._ask_again_at:
             said = self._by_last(names)
         else:
+            self._asking.add(ask.id)  # what is held meanwhile leaves it as the desk has it
+            self._has_said = True
             try:
                 answer: Answer = await asyncio.wait_for(self._call("budget_admit", self._holder, ask), ANSWER_WITHIN_S)
             except asyncio.CancelledError:
@@ -59,6 +62,8 @@ class BudgetGate:
             else:
                 said = answer.refusal
                 self._last.update(dict.fromkeys(answer.budgets) if said is None else {said.budget: said})
+            finally:
+                self._asking.discard(ask.id)
         if said is not None:
             self._open.pop(ask.id, None)
         return said
@@ -79,14 +84,17 @@ class BudgetGate:
 
     async def hold(self) -> None:
         """Say what is under way, and what was decided here; nothing is said where nothing changed from nothing."""
-        asks, refused, unasked = list(self._open.values()), dict(self._refused), self._unasked
-        if not asks and not unasked and not self._has_said:
+        asks = [ask for ask in self._open.values() if ask.id not in self._asking]
+        asking, refused, unasked = sorted(self._asking), dict(self._refused), self._unasked
+        if not asks and not asking and not unasked and not self._has_said:
             return
+        self._has_said = bool(asks or asking)
         try:
-            await asyncio.wait_for(self._call("budget_hold", self._holder, asks, refused, unasked), ANSWER_WITHIN_S)
+            said = self._call("budget_hold", self._holder, asks, refused, unasked, asking)
+            await asyncio.wait_for(said, ANSWER_WITHIN_S)
         except Exception:
+            self._has_said = True
             return
-        self._has_said = bool(asks)
         self._refused.subtract(refused)
         self._unasked -= unasked
 

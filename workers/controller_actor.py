@@ -303,10 +303,12 @@ class ControllerActor:
         self._check_in_charge()
         self._budgets.settle(holder, settled, time.time())
 
-    async def budget_hold(self, holder: str, asks: Sequence[Ask], refused: Mapping[str, int], unasked: int) -> None:
-        """All that the endpoint has under way. Raises SteppedDown."""
+    async def budget_hold(
+        self, holder: str, asks: Sequence[Ask], refused: Mapping[str, int], unasked: int, asking: Sequence[str] = ()
+    ) -> None:
+        """All that the endpoint has under way, and ids of what it is just asking about. Raises SteppedDown."""
         self._check_in_charge()
-        self._budgets.hold(holder, asks, time.time(), refused, unasked)
+        self._budgets.hold(holder, asks, time.time(), refused, unasked, asking)
 
     async def experiment(self) -> dict[str, Any] | None:
         """The savings experiment that is running, or the last one."""

@@ -9,8 +9,8 @@ seconds more, until the workers' windows have come with its cost. No clock, no l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controlplane.budgets.token_cost import TokenCost, TokenCosts
@@ -73,6 +73,7 @@ class BudgetDesk:
         self._cost_of: dict[str, TokenCost] = {}
         self._holders: dict[str, _Holder] = {}
         self._settled: list[tuple[float, Ask]] = []
+        self._untold: dict[tuple[str, str], tuple[float, Ask]] = {}
         self._tokens: dict[str, dict[str, list[int]]] = {}
         self._count: Counter[str] = Counter()
         self._rejections: Counter[str] = Counter()
@@ -104,6 +105,8 @@ class BudgetDesk:
         self._drop(holder, ask.id)  # it does not stand in its own way, where it was held before it could ask
         for name in names:
             status = self._statuses[name]
+            if now >= status.period.end and status.standing != "unknown":
+                status = replace(status, spent_nano=0, standing="ok")  # it was reset, as the next tick will say
             is_full = status.standing != "unknown" and status.spent_nano + self.reserved(name) >= status.limit_nano
             if status.standing == "exceeded" or is_full:
                 self._rejections[name] += 1
@@ -114,11 +117,11 @@ class BudgetDesk:
 
     def settle(self, holder: str, settled: Settled, now: float) -> None:
         """A request ended. One that is not known is no error: its endpoint was given up, or the controller is new."""
-        known = self._holders.get(holder)
-        ask = self._drop(holder, settled.id)
-        if known is None or ask is None:
+        ask = self._drop(holder, settled.id) or self._forget(holder, settled.id)
+        if ask is None:
             return
-        known.heard = now
+        if holder in self._holders:
+            self._holders[holder].heard = now
         used = ask._replace(input_tokens=settled.input_tokens, output_tokens=settled.output_tokens)
         self._settled.append((now + self._settle_s, used))
         self._add(used, 1)
@@ -130,17 +133,23 @@ class BudgetDesk:
         now: float,
         refused: Mapping[str, int] | None = None,
         unasked: int = 0,
+        asking: Collection[str] = (),
     ) -> None:
         """All that an endpoint has under way, said once a second: a new controller learns them, a lost word is healed.
 
-        unasked: requests on which the endpoint decided by itself since the last time, because this desk did not answer;
-        refused: those of them that it refused, by budget.
+        asking: ids of requests whose answer is on its way; what is known here of them stays. unasked: requests on which
+        the endpoint decided by itself since the last time, because this desk did not answer; refused: those of them
+        that it refused, by budget.
         """
         self.unasked += unasked
         said = {ask.id: ask for ask in asks}
         known = self._holders.setdefault(holder, _Holder(now))
-        for gone in known.asks.keys() - said.keys():
-            self._drop(holder, gone)
+        for gone in known.asks.keys() - said.keys() - set(asking):
+            ask = self._drop(holder, gone)
+            self._forget(holder, gone)
+            if ask is not None:  # it ended, and the word of what it used is late or lost
+                self._untold[holder, gone] = now + self._settle_s, ask
+                self._add(ask, 1)
         for ask in said.values():
             self._open(holder, ask, now)
         known.heard = now
@@ -179,6 +188,13 @@ class BudgetDesk:
             self._add(ask, -1)
         return ask
 
+    def _forget(self, holder: str, id: str) -> Ask | None:
+        """Of a request that was missing in a list before it was settled."""
+        _, ask = self._untold.pop((holder, id), (0.0, None))
+        if ask is not None:
+            self._add(ask, -1)
+        return ask
+
     def _add(self, ask: Ask, sign: int) -> None:
         for name in self.budgets_of(ask.cohort, ask.tenant):
             tokens = self._tokens.setdefault(name, {}).setdefault(ask.cohort, [0, 0])
@@ -192,7 +208,7 @@ class BudgetDesk:
         for holder in self._holders.values():
             for ask in holder.asks.values():
                 self._add(ask, 1)
-        for _, ask in self._settled:
+        for _, ask in (*self._settled, *self._untold.values()):
             self._add(ask, 1)
 
     def _let_go(self, now: float) -> None:
@@ -202,3 +218,5 @@ class BudgetDesk:
         for _, ask in (each for each in self._settled if each[0] <= now):
             self._add(ask, -1)
         self._settled = [each for each in self._settled if each[0] > now]
+        for holder, id in [key for key, (until, _) in self._untold.items() if until <= now]:
+            self._forget(holder, id)

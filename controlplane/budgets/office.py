@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -139,9 +139,17 @@ class BudgetOffice:
         """A request ended."""
         self._desk.settle(holder, settled, now)
 
-    def hold(self, holder: str, asks: Iterable[Ask], now: float, refused: Mapping[str, int], unasked: int) -> None:
+    def hold(
+        self,
+        holder: str,
+        asks: Iterable[Ask],
+        now: float,
+        refused: Mapping[str, int],
+        unasked: int,
+        asking: Collection[str] = (),
+    ) -> None:
         """What an endpoint has under way, once a second."""
-        self._desk.hold(holder, asks, now, refused, unasked)
+        self._desk.hold(holder, asks, now, refused, unasked, asking)
 
     async def follow(self, is_in_charge: Callable[[], bool]) -> None:
         """In the background, for ever: read what is unread, keep states on record, and deliver what was not."""

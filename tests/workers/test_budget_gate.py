@@ -174,8 +174,48 @@ def test_what_is_under_way_and_what_was_decided_alone_is_said_when_the_desk_is_b
         await desk.gate.hold()
 
     run(act)
-    held = [([each.id for each in asks], refused, unasked) for asks, refused, unasked in desk.named("budget_hold")]
+    held = [([each.id for each in asks], refused, unasked) for asks, refused, unasked, _ in desk.named("budget_hold")]
     assert held == [(["c"], {"code": 1}, 2), (["c"], {"code": 1}, 2), ([], {"code": 0}, 0)]
+
+
+def test_what_it_is_asking_about_is_not_said_to_be_under_way(desk: Desk) -> None:
+    """A refused request that was on a list of that second kept its money reserved for a second."""
+
+    async def act() -> None:
+        answered = asyncio.Event()
+
+        async def call(method: str, *arguments: Any) -> Any:
+            desk.calls.append((method, *arguments[1:]))
+            if method == "budget_admit":
+                await answered.wait()
+                return Answer(OVER, ("code",))
+
+        gate = BudgetGate(call, lambda: NOW)
+        asking = asyncio.create_task(gate.admit(POLICY, ask()))
+        await asyncio.sleep(0)
+        await gate.hold()
+        answered.set()
+        await asking
+        await gate.hold()
+        await gate.hold()
+
+    run(act)
+    assert desk.named("budget_hold") == [([], {}, 0, ["r1"]), ([], {}, 0, [])]
+
+
+def test_the_list_is_said_after_a_request_whose_end_nobody_heard(desk: Desk) -> None:
+    """One shorter than a second is on no list; with its last word lost its money stayed reserved for good."""
+
+    async def act() -> None:
+        await desk.gate.admit(POLICY, ask())
+        desk.answer = ConnectionError("gone")
+        desk.gate.settle(Settled("r1", 5, 30))
+        await asyncio.sleep(0)
+        desk.answer = Answer(None, ())
+        await desk.gate.hold()
+
+    run(act)
+    assert desk.named("budget_hold") == [([], {}, 0, [])]
 
 
 def test_a_desk_that_is_new_knows_what_is_under_way_within_a_second() -> None:

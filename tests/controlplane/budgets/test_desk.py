@@ -127,7 +127,37 @@ def test_a_lost_word_that_a_request_ended_is_healed_by_the_next_list(desk_of: An
     desk = desk_of()
     desk.admit("e", ask("a"), NOON)
     desk.hold("e", [], NOON + 1)
-    assert desk.reserved("code") == 0
+    assert desk.reserved("code") == 10 * CENT  # what it used is on its way
+    desk.update(statuses_of(desk), COSTS, CENT, NOON + 1 + SETTLED_S)
+    assert (desk.reserved("code"), desk.under_way("code")) == (0, 0)
+
+
+def test_a_word_that_comes_after_the_list_says_what_was_used(desk_of: Any) -> None:
+    """The list of a second and the end of a request may be sent in one instant; what it used was then in no sum."""
+    desk = desk_of()
+    desk.admit("e", ask("a"), NOON)
+    desk.hold("e", [], NOON)
+    for _ in range(2):
+        desk.settle("e", Settled("a", 5, 30), NOON)
+    assert (desk.reserved("code"), desk.under_way("code")) == (3 * CENT, 1)
+    desk.update(statuses_of(desk), COSTS, CENT, NOON + SETTLED_S)
+    assert (desk.reserved("code"), desk.under_way("code")) == (0, 0)
+
+
+def test_what_is_being_asked_stays_as_the_desk_has_it(desk_of: Any) -> None:
+    desk = desk_of()
+    desk.admit("e", ask("admitted"), NOON)
+    desk.hold("e", [], NOON + 1, asking=["admitted", "refused"])
+    assert desk.under_way("code") == 1
+
+
+def test_at_the_reset_nobody_is_refused_for_what_was_spent_before_it(desk_of: Any) -> None:
+    """A tick comes once a second, and clients come at midnight."""
+    desk = desk_of(cents=100)
+    (reset,) = {status.period.end for status in statuses_of(desk)}
+    assert desk.admit("e", ask("before"), reset - 0.01).refusal is not None
+    said = [desk.admit("e", ask(str(i), 600), reset).refusal is None for i in range(3)]
+    assert said == [True, True, False]  # two of them may use all of the new period
 
 
 def test_a_request_that_was_held_before_it_asked_is_not_in_its_own_way(desk_of: Any) -> None:
