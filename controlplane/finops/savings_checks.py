@@ -13,7 +13,7 @@ from math import exp, log
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 
 from controlplane.finops.savings import ALPHA, Floats, Pair, Sums, offered, shift_p
 from controlplane.telemetry import LATENCY_BOUNDS_S, LatencyHistogram
@@ -70,7 +70,7 @@ class DriftCheck:
 
 
 def guardrails(pairs: Sequence[Pair]) -> tuple[Guardrail, ...]:
-    """All of them, in a fixed order."""
+    """All of them, in a fixed order. pairs: also those in which an arm emitted nothing, if requests came."""
     found = []
     for what, of in (("ttft", lambda s: s.ttft), ("tpot", lambda s: s.tpot)):
         for share in (0.5, 0.99):
@@ -85,10 +85,10 @@ def guardrails(pairs: Sequence[Pair]) -> tuple[Guardrail, ...]:
 
 
 def drift_checks(pairs: Sequence[Pair]) -> tuple[DriftCheck, ...]:
-    """Order, carry-over and trend of the capacity saving, and whether both arms were offered the same."""
+    """Order, carry-over, trend and independence of the capacity saving, and whether both arms were offered the same."""
     used = [(pair, d) for pair in pairs if (d := pair.log_ratio("capacity")) is not None]
-    counted = [pair for pair, _ in used]
-    return _order(used), _carry_over(counted), _trend(np.array([d for _, d in used])), _load(counted)
+    counted, ratios = [pair for pair, _ in used], np.array([d for _, d in used])
+    return _order(used), _carry_over(counted), _trend(ratios), _neighbours(ratios), _load(counted)
 
 
 def quantile(histogram: LatencyHistogram, share: float) -> float | None:
@@ -201,6 +201,29 @@ def _trend(d: Floats) -> DriftCheck:
     p = _two_sided(slope / error, n - 2) if error > 0 else (0.0 if slope else 1.0)
     hint = f"the log-ratio moves by {slope:+.4f} a pair" if p < DOUBT else "none seen"
     return DriftCheck("trend", slope, p, f"trend over the pairs: {hint} (p {p:.3f})")
+
+
+def _neighbours(d: Floats) -> DriftCheck:
+    """Whether pairs resemble those beside them: every interval takes them for independent.
+
+    The first autocorrelation, which of independent pairs is normal around -1/n with variance 1/n (Bartlett 1946). Where
+    chance orders the windows of a pair, a drifting baseline does not show here; what lasts in one arm alone does.
+    """
+    n = len(d)
+    left = d - d.mean() if n else d
+    squares = float((left * left).sum())
+    if n < 2 * LEAST_PAIRS or squares <= 0:
+        return DriftCheck("neighbours", None, None, "neighbouring pairs: too few pairs")
+    found = float((left[1:] * left[:-1]).sum()) / squares
+    p = 2 * float(ndtr(-abs(found + 1 / n) * n**0.5))
+    hint = "do not resemble each other"
+    if p < DOUBT:
+        r = min(max(found, -0.9), 0.9)
+        hint = (
+            f"are correlated ({found:+.2f}): every interval should be about {((1 + r) / (1 - r)) ** 0.5:.1f} times as "
+            "wide; lengthen the windows"
+        )
+    return DriftCheck("neighbours", found, p, f"neighbouring pairs {hint} (p {p:.3f})")
 
 
 def _load(pairs: Sequence[Pair]) -> DriftCheck:

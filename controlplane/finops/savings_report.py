@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from controlplane.experiment import Run, Window, run_json
@@ -134,14 +134,14 @@ class Arm(NamedTuple):
 
 def build(run: Run, arms: Sequence[Arm], month: Iterable[LoadHour], currency: str | None = None) -> Report:
     """The report of `run` from its windows, in any order, and the hours of the month to project to."""
-    pairs, refused, pending = pairs_of(run, arms)
+    pairs, refused, pending, silent = pairs_of(run, arms)
     used = {pair.index for pair in pairs}
     counted = [arm for arm in arms if arm.window.pair in used]
     every_s, target = run.spec.pair_every_s, run.spec.pairs
     return Report(
         run=run,
         savings={m: saving(pairs, m, target=target, pair_every_s=every_s) for m in MEASURES},
-        guardrails=guardrails(pairs),
+        guardrails=guardrails([*pairs, *silent]),
         checks=drift_checks(pairs),
         length_distance=length_distance(pairs),
         projection=projection(pairs, month),
@@ -153,12 +153,17 @@ def build(run: Run, arms: Sequence[Arm], month: Iterable[LoadHour], currency: st
     )
 
 
-def pairs_of(run: Run, arms: Sequence[Arm]) -> tuple[list[Pair], list[Refused], int]:
-    """The pairs that count, by number; those that do not, with why; and how many are not over yet."""
+def pairs_of(run: Run, arms: Sequence[Arm]) -> tuple[list[Pair], list[Refused], int, list[Pair]]:
+    """The pairs that count, by number; those that do not, with why; how many are not over yet; and silent ones.
+
+    Silent is a pair without a ratio because an arm emitted nothing: where requests came and failed, it still says so.
+    """
     by_pair: dict[int, dict[str, Arm]] = {}
     for arm in arms:
         by_pair.setdefault(arm.window.pair, {})[arm.window.arm] = arm
-    pairs, refused, pending = [], [], 0
+    pairs: list[Pair] = []
+    silent: list[Pair] = []
+    refused, pending = [], 0
     for number in sorted(by_pair):
         both = by_pair[number]
         if len(both) < 2 or any(arm.window.state == "running" for arm in both.values()):
@@ -166,14 +171,29 @@ def pairs_of(run: Run, arms: Sequence[Arm]) -> tuple[list[Pair], list[Refused], 
             continue
         treatment, control = both["treatment"], both["control"]
         reason = _why_not(run, treatment, control)
-        if reason is not None:
-            refused.append(Refused(number, reason))
+        pair = _pair(run, number, treatment, control)
+        if reason is None:
+            pairs.append(pair)
             continue
-        at_once = run.spec.unit == "replica"
-        first = None if at_once else treatment.window.started_at < control.window.started_at
-        start = min(treatment.window.started_at, control.window.started_at)
-        pairs.append(Pair(number, start, first, treatment.sums, control.sums))
-    return pairs, refused, pending
+        refused.append(Refused(number, reason))
+        if "aborted" not in (treatment.window.state, control.window.state) and _is_silent(pair):
+            silent.append(pair)
+    return pairs, refused, pending, silent
+
+
+def _pair(run: Run, number: int, treatment: Arm, control: Arm) -> Pair:
+    at_once = run.spec.unit == "replica"
+    first = None if at_once else treatment.window.started_at < control.window.started_at
+    start = min(treatment.window.started_at, control.window.started_at)
+    ours, theirs = treatment.sums, control.sums
+    if ("model" in treatment.sources) != ("model" in control.sources):
+        # What was measured is not compared with what was guessed.
+        ours, theirs = replace(ours, energy_uj=None), replace(theirs, energy_uj=None)
+    return Pair(number, start, first, ours, theirs)
+
+
+def _is_silent(pair: Pair) -> bool:
+    return not (pair.treatment.tokens and pair.control.tokens)
 
 
 def _why_not(run: Run, treatment: Arm, control: Arm) -> str | None:
