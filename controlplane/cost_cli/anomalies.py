@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.report import BasisName, price_sheet, time_range
+from controlplane.cost_cli.screen import screen
 from controlplane.finops.anomaly import DEFAULT, Anomaly, Findings, Rule, find, hours_needed
 from controlplane.finops.anomaly_text import cause_text, hour_text, percent, sentence
 from controlplane.finops.pricing import PriceError
@@ -67,9 +67,7 @@ def anomalies(
     if as_json:
         typer.echo(json.dumps(anomalies_json(found, range, currency, asked)))
         return
-    console = Console()
-    if not console.is_terminal:  # into a file or a pipe there is no width to fit: keep every figure whole
-        console = Console(width=200)
+    console = screen()
     if found.anomalies:
         console.print(_table(found, currency))
     console.print(_summary(found), highlight=False)

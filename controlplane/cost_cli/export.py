@@ -185,7 +185,7 @@ def summary_json(
             }
             for use, why in _reasons(written, asked)
         ],
-        "warnings": list(written.warnings),
+        "warnings": [*written.unpriced_lines, *written.warnings],
     }
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.report import price_sheet
+from controlplane.cost_cli.screen import screen
 from controlplane.finops.pricing import NANO, Price, PriceError, PriceSheet, load_prices
 from controlplane.finops.pricing.parse import problem_line
 from controlplane.finops.pricing.sheet import hour
@@ -192,12 +192,6 @@ def sheet_of(named: Path | None, settings: Settings) -> PriceSheet:
         stop(str(error), 1)
     except DBAPIError as error:
         stop(one_line(error), 1)
-
-
-def screen() -> Console:
-    """Into a file or a pipe there is no width to fit: every figure stays whole."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
 
 
 def stop(message: str, code: int) -> NoReturn:

@@ -16,8 +16,9 @@ from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.export_files import moment_text
 from controlplane.cost_cli.export_run import ledger
-from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, screen, settings_of, stop
+from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, settings_of, stop
 from controlplane.cost_cli.report import BasisName, price_sheet
+from controlplane.cost_cli.screen import screen
 from controlplane.finops.invoice import CANDIDATES, Invoice, InvoiceError, parse_invoice
 from controlplane.finops.pricing import PriceError, Prices
 from controlplane.finops.reconcile import CAUSES, Difference, Reconciliation, invoice_range, our_hours

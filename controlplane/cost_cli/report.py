@@ -11,11 +11,11 @@ from typing import Annotated, NoReturn
 
 import sqlalchemy as sa
 import typer
-from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
 from controlplane.cost_cli.report_format import report_json, report_table
+from controlplane.cost_cli.screen import screen
 from controlplane.finops.carbon import Carbon, carbon_between
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings, SettingsError, load_settings
@@ -109,9 +109,7 @@ def report(
     if as_json:
         typer.echo(json.dumps(report_json(results, main, by.value, range, carbon)))
         return
-    console = Console()
-    if not console.is_terminal:  # into a file or a pipe there is no width to fit: keep every figure whole
-        console = Console(width=180)
+    console = screen(width=180)
     console.print(report_table(results, main, by.value, range, carbon))
     if not results[main].machine_s:
         known = f"it covers {iso(bounds.start)} to {iso(bounds.end)}" if bounds else "it is empty"

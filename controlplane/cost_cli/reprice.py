@@ -12,8 +12,9 @@ import typer
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, nine, plain, screen, settings_of, stop
+from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, nine, plain, settings_of, stop
 from controlplane.cost_cli.report import BasisName, price_sheet, time_range
+from controlplane.cost_cli.screen import screen
 from controlplane.finops.pricing import PriceError, load_prices
 from controlplane.finops.reprice import Repriced, Repricing
 from controlplane.finops.reprice import reprice as priced_again

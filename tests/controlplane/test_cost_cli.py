@@ -197,6 +197,16 @@ def test_the_table_has_rows_an_idle_line_and_a_total(url: str, prices: Path) -> 
     assert [("0.000300" in lines["json"]), ("0.000600" in lines["idle"]), ("0.001000" in lines["total"])] == [True] * 3
 
 
+def test_a_tenant_whose_name_looks_like_markup_is_shown_as_it_is(url: str, prices: Path, tmp_path: Path) -> None:
+    engine = open_database(url)
+    with engine.begin() as connection:
+        for table in ("cost_hour", "cost_day"):
+            connection.exec_driver_sql(f"UPDATE {table} SET tenant = '[/x] :x:' WHERE tenant = 'acme'")
+    engine.dispose()
+    done = report(url, "--prices", str(prices), "--by", "tenant")
+    assert (done.exit_code, "[/x] :x:" in done.stdout) == (0, True)
+
+
 def test_an_unpriced_table_says_unpriced_and_not_zero(url: str, prices: Path) -> None:
     done = report(url, "--prices", str(prices), "--basis", "spot")
     assert done.stdout.count("unpriced") == 4

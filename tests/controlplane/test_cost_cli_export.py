@@ -347,6 +347,11 @@ def test_an_empty_name_on_every_focus_row_is_wrong_use_before_any_work(url: str,
     assert done.stderr.startswith(f"{flag}: it is empty")
 
 
+def test_what_has_no_price_is_said_in_the_json_of_an_export_by_a_dimension_too(url: str) -> None:
+    answer = json.loads(run(url, "--by", "cohort", "--output", "by.csv", "--json").stdout)
+    assert (answer["cost"], [line[:12] for line in answer["warnings"]]) == (None, ["gpu-x has no"])
+
+
 def test_a_file_name_that_the_system_refuses_is_wrong_use(url: str) -> None:
     done = run(url, "--output", "a" * 300 + ".csv")
     assert (done.exit_code, done.stderr) == (2, "--output: File name too long\n")

@@ -148,3 +148,8 @@ def test_an_invoice_that_is_not_there_is_one_line() -> None:
 def test_a_resource_that_is_mapped_twice_is_wrong_use(url: str) -> None:
     done = run(url, [line(14, "0.001", sku="m5")], "--mapping", "m5=cpu-2core", "--mapping", "m5=cpu-4core")
     assert (done.exit_code, done.stderr) == (2, "--mapping: m5 is given twice\n")
+
+
+def test_a_resource_with_brackets_or_colons_is_shown_as_it_is(url: str) -> None:
+    done = run(url, [line(14, "0.001", sku="disk [/x] :x: [red]ssd")])
+    assert (done.exit_code, "disk [/x] :x: [red]ssd" in done.stdout) == (1, True)
