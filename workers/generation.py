@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.telemetry import FinishReason, RequestRecord
-from workers.backend import Backend, WorkerError
+from workers.backend import Backend, Overloaded, WorkerError
 from workers.sequence import Chunk, EngineRequest
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class Outcome:
 class Generation:
     """`start` awaits each request's first chunk, so that a refusal can still be an HTTP status.
 
-    on_end: called once, with the prompt tokens that were taken in and the completion tokens, however it ends.
+    on_end: called once, with the prompt tokens that were taken in and the completion tokens, however it ends. A prompt
+    counts from when it was sent: the worker may be reading it when its client leaves.
     """
 
     def __init__(
@@ -63,11 +64,14 @@ class Generation:
         self._streams = [backend.generate(request) for request in requests]
         self._first: list[Chunk] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
+        self._sent: set[int] = set()
         self._ended = False
 
     async def start(self) -> None:
         """Raises whatever the backend raised for any of the requests; the others are cancelled then."""
         firsts = [asyncio.ensure_future(_next(stream)) for stream in self._streams]
+        self._sent = set(range(len(firsts)))
         try:
             await asyncio.wait(firsts, return_when=asyncio.FIRST_EXCEPTION)
             self._first = [first.result() for first in firsts if first.done()]
@@ -76,7 +80,8 @@ class Generation:
         except BaseException:
             for first in firsts:
                 first.cancel()
-            await asyncio.gather(*firsts, return_exceptions=True)
+            came = await asyncio.gather(*firsts, return_exceptions=True)
+            self._sent -= {index for index, what in enumerate(came) if isinstance(what, Overloaded)}
             self.abandon()
             raise
 
@@ -84,15 +89,14 @@ class Generation:
         """(index of the request, chunk) in the order of arrival; raises when a request fails."""
         for index, chunk in enumerate(self._first):
             yield index, chunk
-        queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
         unfinished = sum(outcome.finish_reason is None for outcome in self.outcomes)
         self._tasks = [
-            asyncio.create_task(_read(index, stream, queue))
+            asyncio.create_task(_read(index, stream, self._queue))
             for index, stream in enumerate(self._streams)
             if self.outcomes[index].finish_reason is None
         ]
         while unfinished:
-            arrived = await queue.get()
+            arrived = await self._queue.get()
             if isinstance(arrived, Exception):
                 raise arrived
             index, chunk = arrived
@@ -115,12 +119,21 @@ class Generation:
             return
         self._ended = True
         if self._on_end is not None:
-            begun = [r for r, outcome in zip(self._requests, self.outcomes, strict=True) if outcome.has_begun]
-            taken_in = sum(len(request.prompt_token_ids) for request in begun)
+            self._take_unread()
+            taken_in = sum(len(self._requests[index].prompt_token_ids) for index in self._sent)
             self._on_end(taken_in, sum(outcome.completion_tokens for outcome in self.outcomes))
         task = asyncio.create_task(self._let_go())
         _background.add(task)
         task.add_done_callback(_background.discard)
+
+    def _take_unread(self) -> None:
+        """What was generated and its client, being slow, had not read yet."""
+        while not self._queue.empty():
+            arrived = self._queue.get_nowait()
+            if not isinstance(arrived, Exception):
+                index, chunk = arrived
+                self.outcomes[index].steps.extend(chunk.steps)
+                self.outcomes[index].record = chunk.record
 
     async def _let_go(self) -> None:
         for request, outcome in zip(self._requests, self.outcomes, strict=True):

@@ -21,7 +21,9 @@ from controlplane.finops.spending import Spent
 from controlplane.policy import parse_policy
 from workers.api import create_app
 from workers.backend import JournalCounts, Overloaded
+from workers.generation import Generation
 from workers.metrics import render
+from workers.sequence import EngineRequest, SamplingParams
 
 NOON = 1_790_596_800.0
 MESSAGE = "The budget 'team' (key team-ide) is exhausted: 5.00 of 5.00 USD are spent in 2026-09; it resets at ..."
@@ -93,9 +95,11 @@ def test_a_request_that_was_never_taken_in_is_settled_with_nothing(chat: Any, ba
     assert [(s.input_tokens, s.output_tokens) for s in backend.settled] == [(0, 0)]
 
 
+@pytest.mark.parametrize("chunks_before", [0, 2])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_is_settled(backend: Any, stream: bool) -> None:
-    backend.stalls = True
+def test_a_client_that_leaves_is_settled(backend: Any, stream: bool, chunks_before: int) -> None:
+    """With its prompt also where it did not wait for a first token: reading that has its cost."""
+    backend.stalls, backend.chunks_before = True, chunks_before
 
     async def leave() -> None:
         transport = httpx.ASGITransport(create_app(backend))
@@ -110,7 +114,27 @@ def test_a_client_that_leaves_is_settled(backend: Any, stream: bool) -> None:
             await asyncio.sleep(0.01)
 
     asyncio.run(leave())
-    assert len(backend.settled) == 1
+    (settled,) = backend.settled
+    assert (settled.input_tokens, settled.output_tokens) == (2, chunks_before)
+
+
+def test_tokens_that_a_slow_client_had_not_read_are_settled(backend: Any) -> None:
+    settled: list[tuple[int, int]] = []
+
+    async def leave() -> None:
+        request = EngineRequest("r", (1, 2, 3), SamplingParams(max_tokens=20), "code")
+        generation = Generation(backend, [request], lambda *tokens: settled.append(tokens))
+        await generation.start()
+        chunks = generation.chunks()
+        for _ in range(2):  # the first chunk, and one that came while it was asked for
+            await anext(chunks)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        generation.abandon()
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert settled == [(3, 20)]
 
 
 def said(cents: float, **changes: Any) -> Any:
