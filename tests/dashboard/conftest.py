@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
@@ -25,6 +26,7 @@ from sqlalchemy.orm import Session
 from controlplane.store.engine import open_database
 from controlplane.store.migrate import upgrade
 from controlplane.store.models import Base, DecisionEntry, PlanEntry, Request, Window, WindowCohort
+from controlplane.store.rollup import IDLE, Amounts, Part, add_to_rollups
 from dashboard import data
 
 PRICES = """version: 1
@@ -67,7 +69,7 @@ def window(at: float, sequence: int, *, measured: bool = True) -> Window:
 
 def cohort(sequence: int, name: str, seconds: int, *, measured: bool = True, **counts: int) -> WindowCohort:
     names = ["wasted_ns", "prefill_positions", "verify_positions", "draft_positions", "first_tokens", "plain_steps"]
-    names += ["requests_started", "requests_finished", "requests_failed"]
+    names += ["requests_started", "requests_finished", "requests_failed", "input_tokens"]
     zeros = dict.fromkeys(names, 0)
     return WindowCohort(
         worker="w0",
@@ -77,12 +79,29 @@ def cohort(sequence: int, name: str, seconds: int, *, measured: bool = True, **c
         attributed_ns=seconds * NS,
         attributed_uj=seconds * 10_000_000 if measured else None,
         wasted_uj=0 if measured else None,
+        input_ns=0,
+        input_uj=0 if measured else None,
         step_seconds=float(seconds),
         cells=[],
         ttft={"counts": [], "sum_s": 0.0},
         tpot={"counts": [], "sum_s": 0.0},
         **{**zeros, **counts},
     )
+
+
+def parts(of_window: Window, cohorts: list[WindowCohort]) -> list[Part]:
+    """What the window's rows add to the bill."""
+    found = []
+    for row in cohorts:
+        measured = row.emitted_tokens if row.attributed_uj is not None else 0
+        amounts = Amounts(
+            row.attributed_ns, row.wasted_ns, row.attributed_uj, row.wasted_uj, row.emitted_tokens, measured,
+            row.spec_steps + row.plain_steps, row.planned_k_steps, row.draft_tokens, row.accepted_tokens,
+            row.requests_finished,
+        )  # fmt: skip
+        found.append(Part(row.cohort, None, "output", amounts))
+        found.append(Part(row.cohort, None, "input", Amounts(uj=row.input_uj, tokens=row.input_tokens)))
+    return [*found, Part("", None, IDLE, Amounts(of_window.idle_ns, uj=of_window.idle_uj))]
 
 
 def decision(at: float, name: str, old_k: int, new_k: int, reason: str, sentence: str) -> DecisionEntry:
@@ -165,19 +184,21 @@ class Ledger:
         """The hand-made ledger, ended `age_s` seconds ago. sequence: of the first window, and added to the plan's."""
         now = time.time() - age_s
         found: list[Base] = []
+        bill: list[tuple[Any, list[Part]]] = []
         for i, at in enumerate((now - 60, now - 30), sequence):
-            found += [
-                window(at, i, measured=measured),
+            one = window(at, i, measured=measured)
+            cohorts = [
                 cohort(
                     i, first, 6, measured=measured, emitted_tokens=2000, spec_steps=500, draft_tokens=2000,
-                    accepted_tokens=1500, planned_k_steps=2000,
+                    accepted_tokens=1500, planned_k_steps=2000, requests_finished=1, input_tokens=50,
                 ),
                 cohort(
                     i, second, 2, measured=measured, emitted_tokens=500, spec_steps=200, plain_steps=200,
                     draft_tokens=200, accepted_tokens=50, planned_k_steps=200,
                 ),
-                request(at + 9, i, first),
             ]  # fmt: skip
+            bill.append((one, parts(one, cohorts)))
+            found += [one, *cohorts, request(at + 9, i, first)]
         found += [
             decision(now - 45, first, 2, 4, "step_up", SENTENCE),
             decision(
@@ -190,6 +211,10 @@ class Ledger:
             ),
             decision(now - 35, second, 1, 1, "hold", f"{second} stays at 1 at load 2: changed 5.0 s ago, hold 10 s"),
         ]
+        engine = open_database(self.url)
+        with engine.begin() as connection:
+            add_to_rollups(connection, bill)
+        engine.dispose()
         self.add(found)
         self.add(
             [

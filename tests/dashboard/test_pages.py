@@ -212,11 +212,10 @@ def test_html_in_a_cohorts_name_stays_text(ledger, page):
         assert "<img" not in str(element.value)
 
 
-def test_a_range_without_traffic_says_when_there_was_some(filled):
-    with sqlite3.connect(filled.path) as db:
-        db.execute("update window set started_at = started_at - 86400, ended_at = ended_at - 86400")
-        db.execute("update request set finished_at = finished_at - 86400")
-    db.close()
+def test_a_range_without_traffic_says_when_there_was_some(ledger):
+    ledger.migrate()
+    ledger.price()
+    ledger.fill(age_s=86_400)
     app = open_page()
     assert "No traffic in this time range" in said(app)
     assert "kadence load" in said(app)
