@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
@@ -20,6 +21,7 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_excepti
 from tenacity.wait import wait_base, wait_exponential_jitter
 
 from controlplane.store import webhooks
+from controlplane.store.engine import one_line
 from controlplane.webhook_message import Message
 
 log = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 GIVE_UP_AFTER_S = 3 * 86400.0
-AT_ONCE = 32
-"""Messages that are under way at the same time; the others wait for their turn."""
+AT_ONCE = 8
+"""Messages that are under way to one host at the same time; the others wait for their turn."""
 
 
 class DeliveryError(Exception):
@@ -54,7 +56,10 @@ class WebhookSender:
             lambda: httpx.AsyncClient(timeout=ANSWER_WITHIN_S, follow_redirects=False, transport=transport)
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        logging.getLogger("httpx").setLevel(
+            logging.WARNING
+        )  # below that it logs whole URLs, with what is secret in them
 
     @property
     def under_way(self) -> int:
@@ -95,7 +100,7 @@ class WebhookSender:
         try:
             await asyncio.to_thread(webhooks.save_messages, self._engine, messages)
         except Exception as error:  # a database that is away must not keep an alert from its receiver
-            log.warning("messages cannot be put on record: %s", str(error).splitlines()[0])
+            log.warning("messages cannot be put on record: %s", one_line(error))
 
     async def _deliver(self, message: Message, recorded: asyncio.Task[None] | None) -> None:
         if recorded is not None:
@@ -134,14 +139,19 @@ class WebhookSender:
             raise DeliveryError(problem)
         if not secret:
             raise DeliveryError(f"the environment variable {message.secret_env} is not set, so nothing can be signed")
-        async with self._turn:
+        async with self._turns[message.host]:
             try:
                 headers = message.headers(secret, time.time())
-                answer = await self._client().post(message.url, content=message.body, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+                # The client's own limits are for each read; a receiver that drips would never reach them.
+                async with (
+                    asyncio.timeout(ANSWER_WITHIN_S),
+                    self._client().stream("POST", message.url, content=message.body, headers=headers) as answer,
+                ):
+                    status = answer.status_code  # what else it says, and how much, is not read
+            except Exception as error:
                 raise DeliveryError(f"{message.host}: {type(error).__name__}") from error
-        if not answer.is_success:
-            raise DeliveryError(f"{message.host}: answered {answer.status_code}")
+        if not 200 <= status < 300:
+            raise DeliveryError(f"{message.host}: answered {status}")
 
     async def _note(self, message: Message, state: str, tries: int, error: str) -> None:
         at = None if state == "pending" else time.time()

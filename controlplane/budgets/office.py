@@ -24,6 +24,7 @@ from controlplane.finops.pricing import NANO, PriceSheet
 from controlplane.policy import Policy
 from controlplane.policy.model import NamedBudget
 from controlplane.store.budgets import CONTROLLER, PastReader, save_states
+from controlplane.store.engine import one_line
 from controlplane.store.webhooks import unknown_messages
 from controlplane.telemetry import WorkerWindow
 from controlplane.webhook import WebhookSender
@@ -168,7 +169,7 @@ class BudgetOffice:
                     saved_at = time.monotonic()
                     await self.save()
             except Exception as error:
-                log.warning("budgets: the database cannot be used: %s", str(error).splitlines()[0])
+                log.warning("budgets: the database cannot be used: %s", one_line(error))
                 pause = RETRY_EVERY_S
             await asyncio.sleep(pause)
 
@@ -187,7 +188,7 @@ class BudgetOffice:
             if is_in_charge:
                 await self.save()
         except Exception as error:
-            log.warning("budgets are not put on record: %s", str(error).splitlines()[0])
+            log.warning("budgets are not put on record: %s", one_line(error))
         await self._sender.close()
 
     async def _read_past(self) -> None:
@@ -214,7 +215,7 @@ class BudgetOffice:
 
     def _say_away(self, error: Exception) -> None:
         if not self._said_away:
-            log.warning("budgets are unknown until the ledger can be read: %s", str(error).splitlines()[0])
+            log.warning("budgets are unknown until the ledger can be read: %s", one_line(error))
         self._said_away = True
 
     async def _tell_again(self) -> None:

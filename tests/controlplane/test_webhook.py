@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
 import logging
 import threading
@@ -15,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity import wait_fixed
 
+from controlplane import webhook
 from controlplane.store.engine import open_database
 from controlplane.store.webhooks import last_attempt, pending_messages, save_messages, unknown_messages
 from controlplane.webhook import WebhookSender
@@ -24,11 +27,17 @@ SECRET = "s3cret"
 
 
 class Receiver:
-    """Answers with the statuses of `answers`, then 200; keeps what it was sent."""
+    """Answers with the statuses of `answers`, then 200; keeps what it was sent.
+
+    endless: its bodies never end. drips: its status line comes byte by byte, and never ends.
+    """
+
+    endless = drips = False
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], str]] = []
         self.answers: list[int] = []
+        self.dripped = 0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,6 +45,17 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"])).decode()
                 receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
                 status = receiver.answers.pop(0) if receiver.answers else 200
+                with contextlib.suppress(OSError):  # until the sender has gone
+                    while receiver.drips:
+                        self.wfile.write(b"H" if not receiver.dripped else b" ")
+                        receiver.dripped += 1
+                        time.sleep(0.02)
+                    if receiver.endless:
+                        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                        while True:
+                            self.wfile.write(b"x" * 65536)
+                if receiver.drips or receiver.endless:
+                    return
                 self.send_response(status)
                 if status == 302:
                     self.send_header("location", "/elsewhere")
@@ -137,6 +157,52 @@ def test_a_receiver_that_is_down_holds_up_no_other_and_its_message_stays_pending
     state, tries, error = last_attempt(engine, down.id) or ("", 0, "")
     assert (state, tries >= 1, error) == ("pending", True, "127.0.0.1: ConnectError")
     assert pending_messages(engine) == [down]
+
+
+def test_a_receiver_whose_answer_drips_has_its_time_and_no_more(
+    engine: sa.Engine, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    monkeypatch.setattr(webhook, "ANSWER_WITHIN_S", 0.3)
+    receiver.drips = True
+    sent = told(receiver.url)
+    run(engine, sending(sent), give_up_after_s=0.05)
+    assert last_attempt(engine, sent.id) == ("given_up", 1, "127.0.0.1: TimeoutError")
+    assert receiver.dripped > 2
+
+
+def test_a_receiver_that_never_stops_talking_is_not_listened_to(engine: sa.Engine, receiver: Receiver) -> None:
+    receiver.endless = True
+    sent = told(receiver.url)
+    run(engine, sending(sent))
+    assert last_attempt(engine, sent.id) == ("delivered", 1, "")
+
+
+def test_no_log_repeats_a_url(engine: sa.Engine, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    receiver.answers = [500]
+    with caplog.at_level(logging.INFO):
+        run(engine, sending(told(receiver.url)))
+    assert "answered 500" in caplog.text
+    assert "private" not in caplog.text
+
+
+def test_a_secret_that_cannot_be_used_is_a_failed_try_like_any_other(
+    engine: sa.Engine, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    sent = told(receiver.url)
+    run(engine, sending(sent), secret_of=lambda name: "\udcff", give_up_after_s=0.05)
+    state, _, error = last_attempt(engine, sent.id) or ("", 0, "")
+    assert (state, error) == ("given_up", "127.0.0.1: UnicodeEncodeError")
+
+
+def test_a_signature_is_that_of_rfc_2104_over_timestamp_dot_body() -> None:
+    """Computed as the RFC spells it: H((K xor opad) + H((K xor ipad) + text)), with K padded to a block of 64 bytes."""
+    sent = told("http://127.0.0.1/hook")
+    headers = sent.headers(SECRET, 1_790_000_000.5)
+    key = SECRET.encode().ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(b ^ 0x36 for b in key) + b"1790000000." + sent.body.encode()).digest()
+    assert headers["x-kadence-signature"] == "v1=" + hashlib.sha256(bytes(b ^ 0x5C for b in key) + inner).hexdigest()
 
 
 def test_what_was_not_delivered_is_delivered_after_a_restart(engine: sa.Engine, receiver: Receiver) -> None:
