@@ -25,6 +25,8 @@ from controlplane.telemetry import (
 
 MOST = 1e15
 """No number of a window is as large: neither counts nor seconds, nor microjoules. Sums of such numbers are finite."""
+LATEST = 253_402_300_000
+"""Unix seconds, late in the year 9999: no calendar, and no hour of the ledger, goes further."""
 _BINS = len(LATENCY_BOUNDS_S) + 1
 _COUNTED_TWICE = tuple(name for name in TenantUse._fields if name not in ("tenant", "input_tokens"))
 """What a cohort counts and its tenants count again."""
@@ -49,6 +51,12 @@ def _problems(window: WorkerWindow) -> Iterator[str]:
     for name, value in numbers.items():
         if not _is_amount(value):
             yield f"bad {name}"
+    if window.ended_at > LATEST:
+        yield "bad ended_at"
+    # Whole numbers are split to the last unit, and a float among them would be lost with its window on the way in.
+    for name, count in (("energy_uj", window.energy_uj), ("idle_energy_uj", window.idle_energy_uj)):
+        if isinstance(count, float):
+            yield f"bad {name}: not a whole number"
     if window.idle_energy_uj is not None and (window.energy_uj is None or window.idle_energy_uj > window.energy_uj):
         yield "bad idle_energy_uj: more than energy_uj"
     if len({cohort.cohort for cohort in window.cohorts}) != len(window.cohorts):
@@ -71,7 +79,8 @@ def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
         cohort.requests_finished,
         cohort.requests_failed,
     )
-    if min(counts) < 0 or not sum(counts) < MOST:  # so that NaN, too, is refused
+    total = sum(counts)  # a float where one of them is
+    if min(counts) < 0 or not total < MOST or isinstance(total, float):  # so that NaN, too, is refused
         yield "bad positions, first_tokens or requests"
     if not all(_is_amount(h.sum_s) and len(h.counts) == _BINS for h in (cohort.ttft, cohort.tpot)):
         yield "bad latency"
@@ -89,6 +98,8 @@ def _tenant_problems(cohort: CohortWindow) -> Iterator[str]:
     for use in tenants:
         if min(use[1:]) < 0 or not use.input_tokens < MOST:
             yield "bad tenants: a count is negative or too large"
+        if isinstance(sum(use[1:]), float):
+            yield "bad tenants: a count is not a whole number"
         if not use.accepted_tokens <= use.draft_tokens <= use.verify_positions:
             yield "bad tenants: more tokens kept than drafted, or drafted than verified"
     sums: tuple[Any, ...] = tenants[0]
@@ -109,7 +120,11 @@ def _cell_problems(cell: StepCell) -> Iterator[str]:
     if not 0 <= cell.load_bucket < len(LOAD_BUCKETS) or not 0 <= cell.k < MOST:
         yield "bad cell"
     for drafted, accepted, _, steps in cell.counts:
-        if not 0 <= steps < MOST or not 0 <= accepted <= drafted < MOST:
+        if (
+            not 0 <= steps < MOST
+            or not 0 <= accepted <= drafted < MOST
+            or isinstance(steps + drafted + accepted, float)
+        ):
             yield "bad counts"
     if len(cell.overlap) != len(cell.overlap_steps) or not all(map(_is_amount, (*cell.overlap, *cell.overlap_steps))):
         yield "bad overlap"
