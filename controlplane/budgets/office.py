@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 import sqlalchemy as sa
 
-from controlplane.alerts import Alert, AlertBook
+from controlplane.alerts import BUDGET, Alert, AlertBook
 from controlplane.budgets.book import BudgetBook, Past, Unread
 from controlplane.budgets.desk import SETTLED_S, Answer, Ask, BudgetDesk, Settled
 from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of, thresholds
@@ -79,6 +79,7 @@ class BudgetOffice:
         self._dialled: tuple[str, ...] = ()
         self._unsaved: dict[tuple[str, float], BudgetStatus] = {}
         self._untold: set[str] = set()
+        self._since: dict[str, float] = {}
         self._named: dict[str, NamedBudget] = {}
         self._said_away = False
 
@@ -120,6 +121,7 @@ class BudgetOffice:
             controller.clear_alert(name, by=CONTROLLER, why=why, now=now)
         for alert in entry.raised:
             controller.raise_alert(alert)
+        self._since = {a.name: a.first_seen for a in controller.alerts.active.values() if a.kind == BUDGET}
         self._statuses, self._dialled = entry.statuses, entry.dialled
         for status in (*entry.statuses, *entry.ended):
             self._unsaved[status.name, status.period.start] = status
@@ -224,24 +226,27 @@ class BudgetOffice:
         if told.keys() != self._untold & self._named.keys():
             return  # before the first tick
         messages = [
-            _message(self._named[name], share, status)
+            _message(self._named[name], share, status, self._since[alert.name])
             for name, status in told.items()
-            for share in status.fired
-            if self._named[name].budget.notify is not None
+            for share, alert in _alerts(self._named[name], status)
+            if alert.name in self._since and self._named[name].budget.notify is not None
         ]
         self._sender.send(await asyncio.to_thread(unknown_messages, self._engine, messages))
         self._untold.clear()
 
     def _messages(self, raised: Iterable[Alert], statuses: Iterable[BudgetStatus]) -> list[Message]:
-        subjects = {alert.subject for alert in raised}
-        if not subjects:
+        since = {alert.name: alert.first_seen for alert in raised}
+        if not since:
             return []
         messages = []
         for status in statuses:
             named = self._named.get(status.name)
             if named is not None and named.budget.notify is not None:
-                told = ((share, alert_of(named, share, status)) for share in status.fired)
-                messages += [_message(named, share, status) for share, alert in told if alert.subject in subjects]
+                messages += [
+                    _message(named, share, status, since[alert.name])
+                    for share, alert in _alerts(named, status)
+                    if alert.name in since
+                ]
         return messages
 
 
@@ -250,8 +255,12 @@ def _read(reader: PastReader, unread: Iterable[Unread]) -> list[Past]:
     return [Past(**fields) for fields in reader.read(wanted)]
 
 
-def _message(named: NamedBudget, share: float, status: BudgetStatus) -> Message:
-    """The message of one alert. Its id has the limit, so that a raised budget's thresholds are told of again."""
+def _alerts(named: NamedBudget, status: BudgetStatus) -> Iterator[tuple[float, Alert]]:
+    return ((share, alert_of(named, share, status)) for share in status.fired)
+
+
+def _message(named: NamedBudget, share: float, status: BudgetStatus, since: float) -> Message:
+    """The message of one alert, which stands since then: one that is raised anew is another message."""
     alert = alert_of(named, share, status)
     body = {
         "type": "budget.unknown" if share == UNKNOWN else "budget.alert",
@@ -262,7 +271,7 @@ def _message(named: NamedBudget, share: float, status: BudgetStatus) -> Message:
         "budget": status.as_json(),
     }
     url, secret = named.budget.notify or "", named.budget.secret_env or ""
-    return message((alert.name, status.limit_nano), url, secret, body, status.at)
+    return message((alert.name, since), url, secret, body, status.at)
 
 
 def second_nano(sheet: PriceSheet, sku: str, now: float) -> float:

@@ -236,6 +236,31 @@ def test_an_alert_whose_message_was_lost_with_its_process_is_sent_after_the_star
     assert len(pending_messages(open_database(settings.database_url))) == 1
 
 
+def test_a_restart_sends_nothing_again_for_a_budget_that_was_raised_a_little(settings: Settings, used: Any) -> None:
+    """Its threshold is reached still, and its receiver knows."""
+    raised = HOOKED.replace("usd: 0.10", "usd: 0.11")
+
+    async def spend(actor: ControllerActor) -> None:
+        await actor.report([used(1, 6)])
+        actor._tick()
+        await actor.apply_policy(raised, "ada", "a little more")
+        actor._tick()
+        async with asyncio.timeout(20):
+            while not pending_messages(actor._engine):
+                await asyncio.sleep(0.02)
+
+    async def look(actor: ControllerActor) -> None:
+        actor._tick()
+        async with asyncio.timeout(20):
+            while actor._budgets._untold:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+
+    run(settings, spend, HOOKED)
+    run(settings, look, raised)
+    assert len(pending_messages(open_database(settings.database_url))) == 1
+
+
 DIALLED = POLICY.replace("tuner: fixed", "tuner: goodput, objective: energy").replace("reject", "dial")
 
 
