@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Annotated, Any
 
 import typer
@@ -76,7 +77,7 @@ def history(
         spent = f"{least}{dollars(each.spent_nano)} of {dollars(each.limit_nano)} USD"
         typer.echo(f"{each.period:<10}  {each.name}  {each.standing}: {spent}")
     if not entries:
-        typer.echo("no budget is on record")
+        typer.echo("no budget is on record" if name is None else f"no period of a budget {name!r} is on record")
 
 
 def budget_lines(budget: dict[str, Any]) -> list[str]:
@@ -84,11 +85,11 @@ def budget_lines(budget: dict[str, Any]) -> list[str]:
     whose = [f"{what} {budget[what]}" for what in ("tenant", "cohort") if budget[what] is not None]
     lines = [f"{budget['name']}  {budget['state']}  ({', '.join(whose)}, {budget['period']})"]
     spent = f"at least {_dollars(budget['spent_at_least'])}" if budget["spent"] is None else _dollars(budget["spent"])
-    soft = ", ".join(f"{100 * share:g} %" for share in budget["soft"])
-    lines.append(f"    spent     {spent} of {_dollars(budget['limit'])} {budget['currency']}; alerts at {soft}, 100 %")
+    told = ", ".join(f"{100 * share:g} %" for share in sorted({*budget["soft"], 1.0}))
+    lines.append(f"    spent     {spent} of {_dollars(budget['limit'])} {budget['currency']}; alerts at {told}")
     if budget["why"]:
         lines.append(f"    unknown   {budget['why']}: not enforced")
-    if float(budget["reserved"]):
+    if Decimal(budget["reserved"]):
         lines.append(f"    reserved  {_dollars(budget['reserved'])} for requests under way")
     ahead = budget["forecast"]
     if ahead is not None:
@@ -104,7 +105,7 @@ def _exceeds(budget: dict[str, Any], ahead: dict[str, Any]) -> str:
     if budget["state"] == "exceeded":
         return "exceeded already"
     if ahead["exceeds_at"] is None:
-        return "which is within the budget" if float(ahead["at_reset"]) <= float(budget["limit"]) else "over it"
+        return "which is within the budget" if Decimal(ahead["at_reset"]) <= Decimal(budget["limit"]) else "over it"
     from controlplane.store.time_range import iso
 
     return f"exceeded on {iso(ahead['exceeds_at'])} at this rate"
@@ -112,5 +113,7 @@ def _exceeds(budget: dict[str, Any], ahead: dict[str, Any]) -> str:
 
 def _dollars(amount: str) -> str:
     """Cents; four digits of what is less than a dollar."""
-    value = float(amount)
-    return f"{value:.2f}" if value >= 1 or not value else f"{value:.4g}"
+    from controlplane.finops.pricing import NANO
+    from controlplane.finops.spending import dollars
+
+    return dollars(int(Decimal(amount) * NANO))

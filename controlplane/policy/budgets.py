@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -21,6 +22,9 @@ MAX_TENANT = 200
 """Characters of a tenant, which is the name of an API key."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_SMALLEST = Decimal("1e-9")
+_NO_PLACES = ("localtime", "posixrules", "posix", "right")
+"""Zones that differ from machine to machine, or that count leap seconds, which unix time does not."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 _NEEDS_GOODPUT = "dial makes a cohort pursue cost, which only the tuner goodput weighs; choose goodput, warn or reject"
@@ -37,7 +41,7 @@ def name(node: yaml.Node) -> str:
 
 def read_budget(fields: Fields) -> Budget | None:
     """The budget in `fields`, of which the caller may have taken others; None where it is too wrong to go on with."""
-    usd = fields.take("usd", nodes.money, required=True)
+    usd = fields.take("usd", _dollars, required=True)
     period = fields.take("period", nodes.choice(BUDGET_PERIODS), required=True)
     timezone = fields.take("timezone", _timezone)
     soft = fields.take("soft", _shares)
@@ -125,9 +129,18 @@ def _dials_nothing(path: str, cohort: CohortPolicy) -> list[str]:
     return [f"{path}.on_exceeded: dial changes little for {cohort.name!r}: {why}"]
 
 
+def _dollars(node: yaml.Node) -> Decimal:
+    amount = nodes.money(node)
+    if amount % _SMALLEST:
+        raise ValueError(f"{amount:f} has more than 9 decimals; money is counted in billionths of a dollar")
+    return amount
+
+
 def _timezone(node: yaml.Node) -> str:
     text = nodes.scalar(node)
     try:
+        if text.partition("/")[0] in _NO_PLACES:
+            raise ValueError
         zoneinfo.ZoneInfo(text)
     except (KeyError, ValueError, OSError):
         close = nodes.meant(text, sorted(zoneinfo.available_timezones()))
@@ -142,7 +155,10 @@ def _shares(node: yaml.Node) -> tuple[float, ...]:
     shares = tuple(nodes.percent(1, 100)(item) for item in items)
     if list(shares) != sorted(set(shares)):
         raise ValueError("must rise, each share once, such as [50%, 80%]")
-    return shares
+    rounded = tuple(round(share, 4) for share in shares)
+    if any(abs(a - b) > 1e-12 for a, b in zip(shares, rounded, strict=True)):
+        raise ValueError("is finer than a hundredth of a percent, which alerts are called by; write 66.67%")
+    return rounded
 
 
 def _tenant(node: yaml.Node) -> str:

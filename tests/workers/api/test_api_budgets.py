@@ -176,6 +176,16 @@ def test_the_command_says_what_is_spent_expected_and_when_it_resets(base_url: st
     ])  # fmt: skip
 
 
+def test_a_budget_of_less_than_a_cent_is_read_as_written(base_url: str, backend: Any) -> None:
+    small = said(0, limit_nano=15_000, spent_nano=1_500, reserved_nano=3, soft=(1.0,), forecast=None)
+    backend.spent = [small]
+    lines = run("--url", base_url)[1].splitlines()
+    assert lines[1:3] == [
+        "    spent     0.0000015 of 0.000015 USD; alerts at 100 %",
+        "    reserved  0.000000003 for requests under way",
+    ]
+
+
 def test_an_exceeded_budget_is_exit_code_1(base_url: str, backend: Any) -> None:
     backend.spent = [said(600)]
     code, out = run("--url", base_url, "--json")
