@@ -5,6 +5,7 @@ All calls come from one thread, as the Controller's do.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from controlplane.controller import Controller
 from controlplane.decision.plan import PlanArm
-from controlplane.experiment import ExperimentError, Run, RunState, Spec, Window, run_json, window_json
+from controlplane.experiment import SETTLE_S, ExperimentError, Run, RunState, Spec, Window, run_json, window_json
 
 JOIN_S = 5.0
-"""A pair is begun so late at most: what is missing of its first window is within the part that is dropped."""
+"""A pair is begun so late at most, or where ticks are rarer, so late as still leaves SETTLE_S of the part that is
+dropped; a controller that was not there when it began (it was restarted) waits for the next."""
 
 SET_BACK_S = 0.5
 """A clock that is slewed, or a plan that was issued within this tick, is none that was set back."""
@@ -84,6 +86,7 @@ class ExperimentControl:
     done: int = 0
     looked_at: int = -1
     _pair: UnderWay | None = field(default=None)
+    _advanced_at: float = field(default=math.inf)
 
     def start(self, asked: dict[str, Any], by: str, why: str, seed: int | None = None) -> Run:
         """Begin one: what was asked, and the policy's section for the rest. Raises ExperimentError."""
@@ -130,6 +133,7 @@ class ExperimentControl:
             return
         if self._pair is None:
             self._begin(run, around, now)
+        self._advanced_at = now
         self._set_arm(self._arm_at(now), now)
 
     def _absence(self, now: float) -> str | None:
@@ -156,7 +160,8 @@ class ExperimentControl:
         if late < 0:
             return
         self.looked_at = number
-        if late > JOIN_S:
+        was_there = self._advanced_at < windows[0].started_at
+        if late > max(JOIN_S, run.spec.dropped_s - SETTLE_S if was_there else 0.0):
             return  # nobody was there when it began: there is nothing to measure
         first, second = (replace(window, policy_revision=around.policy_revision) for window in windows)
         self._pair = UnderWay((first, second), around)

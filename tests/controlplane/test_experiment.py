@@ -377,6 +377,16 @@ def test_a_pair_of_which_nobody_knows_what_ruled_is_given_up(arm: str, disturb: 
     assert life.k != (0, 0)
 
 
+def test_where_ticks_are_rare_pairs_are_begun_within_the_part_that_is_dropped() -> None:
+    life = Life()
+    began = life.start()
+    first = began.windows(0)[0]
+    life.until(first.started_at - 3)
+    life.now = first.started_at + 7 - 1  # at a tick every 9 s or so; 10 of the 20 s of burn-in are left
+    life.tick()
+    assert {(w.pair, w.state) for w in life.kept.windows} == {(0, "running")}
+
+
 def test_a_pair_that_a_restarted_controller_gave_up_is_not_begun_again_within_its_first_seconds() -> None:
     """Its row stays given up, so that it would be counted by the controller and by nobody else."""
     began = Life().start()
