@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from controlplane.policy_cli.common import stop
+from controlplane.policy_cli.common import WRONG_USE, stop
 
 TIMEOUT_S = 15.0
 
@@ -22,10 +22,13 @@ def ask(
     content: bytes | None = None,
     body: dict[str, Any] | None = None,
 ) -> Any:
-    """The JSON that the endpoint answers; ends the command with exit code 1 where it refuses or is not reached.
+    """The JSON that the endpoint answers; ends the command with exit code 1 where it refuses or is not reached, and
+    with 2 where the URL is none.
 
     content: a body as it is; body: one to be sent as JSON.
     """
+    if not _is_address(url):
+        stop(f"--url: {url!r} is not an address such as http://127.0.0.1:8000", as_json, WRONG_USE)
     headers = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
     try:
         answer = httpx.request(
@@ -45,6 +48,14 @@ def ask(
     except ValueError:
         refusal = f"{url} answered with something that is not JSON; is it a Kadence endpoint of this version?"
     stop(refusal, as_json)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.host)
 
 
 def _refusal(answer: httpx.Response) -> str:

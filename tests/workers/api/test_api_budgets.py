@@ -186,6 +186,14 @@ def test_a_budget_of_less_than_a_cent_is_read_as_written(base_url: str, backend:
     ]
 
 
+@pytest.mark.parametrize("url", ["nonsense", "http://[::1", "ftp://host", "http://"])
+def test_a_url_that_is_none_is_wrong_use(url: str) -> None:
+    result = CliRunner().invoke(budget_app, ["status", "--url", url])
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        2, [f"--url: {url!r} is not an address such as http://127.0.0.1:8000"]
+    )  # fmt: skip
+
+
 def test_an_exceeded_budget_is_exit_code_1(base_url: str, backend: Any) -> None:
     backend.spent = [said(600)]
     code, out = run("--url", base_url, "--json")
