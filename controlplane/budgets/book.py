@@ -6,6 +6,7 @@ counts for the period it began in, however late it comes. Until a budget's past 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -36,6 +37,8 @@ from controlplane.telemetry import WorkerWindow
 
 NOT_READ = "what was spent before is not read from the ledger yet"
 FORECAST_EVERY_S = 10.0
+GONE_S = 30.0
+"""A worker whose last window ended so long ago is waited for no longer."""
 FORECASTS_LEAST = 16
 """In one tick; of many budgets a small part, so that no tick makes all of them."""
 FORECASTS_PART = 32
@@ -119,6 +122,7 @@ class BudgetBook:
         self._accounts: dict[str, _Account] = {}
         self._by_scope: dict[Scope, list[_Account]] = {}
         self._windows: list[WorkerWindow] = []
+        self._heard: dict[str, float] = {}
         self._sheet: PriceSheet | None = None
         self._costs = TokenCosts()
         self._sku = ""
@@ -134,9 +138,15 @@ class BudgetBook:
         """Of the worker that was heard last; "" before any."""
         return self._sku
 
+    def known_until(self, now: float) -> float:
+        """Up to when (unix seconds) all workers' windows were in the last tick; infinity where none is heard of."""
+        self._heard = {worker: until for worker, until in self._heard.items() if until >= now - GONE_S}
+        return min(self._heard.values(), default=math.inf)
+
     def take(self, window: WorkerWindow) -> None:
         """Keep a window for the next tick. The caller leaves repetitions out."""
         self._windows.append(window)
+        self._heard[window.id.worker] = max(window.ended_at, self._heard.get(window.id.worker, 0.0))
         self._sku = window.device
 
     def follow(self, policy: Policy, now: float) -> None:

@@ -3,7 +3,8 @@
 A request is admitted while what is spent and what is reserved are together less than the budget, and what it may cost
 is reserved until it ends: its prompt and the most tokens it may be given, at the measured cost of its cohort's tokens.
 So a budget is overrun by one request's cost at most. What a request that ended did use stays reserved for a few
-seconds more, until the workers' windows have come with its cost. No clock, no lock: the caller serialises the calls.
+seconds more, until the workers' windows have come with its cost: up to half a minute, where a worker's are late. No
+clock, no lock: the caller serialises the calls.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from controlplane.finops.budget import BudgetStatus, refusal
 SILENT_S = 30.0
 """An endpoint that was not heard of for so long is gone, and its requests with it."""
 SETTLED_S = 3.0
-"""How long a request's cost takes to come with the windows, beside two ticks."""
+"""How long a request's cost takes to come with the windows, beside two ticks, where all goes well."""
+CANCELLED_S = 1.0
+"""For how long a worker may still compute for a request that ended, and its clock be off."""
 
 
 class Ask(NamedTuple):
@@ -84,9 +87,17 @@ class BudgetDesk:
         """Requests refused, by the budget that refused them."""
         return dict(self._rejections)
 
-    def update(self, statuses: Sequence[BudgetStatus], costs: TokenCosts, per_second_nano: float, now: float) -> None:
+    def update(
+        self,
+        statuses: Sequence[BudgetStatus],
+        costs: TokenCosts,
+        per_second_nano: float,
+        now: float,
+        known_until: float = float("inf"),
+    ) -> None:
         """What is spent now; only budgets that refuse matter here. per_second_nano: of one machine, for what was not
-        measured. Lets go of what has settled and of endpoints that went silent.
+        measured. known_until: unix seconds up to which every worker's windows are in that. Lets go of what has settled
+        and of endpoints that went silent.
         """
         refusing = [s for s in statuses if s.on_exceeded == "reject"]
         scopes: dict[tuple[str | None, str | None], list[str]] = {}
@@ -97,7 +108,7 @@ class BudgetDesk:
         if scopes != self._by_scope:
             self._by_scope = scopes
             self._recount()
-        self._let_go(now)
+        self._let_go(now, known_until)
 
     def admit(self, holder: str, ask: Ask, now: float) -> Answer:
         """Admit or refuse; admitted, its money is reserved until it is settled or its endpoint goes silent."""
@@ -123,7 +134,7 @@ class BudgetDesk:
         if holder in self._holders:
             self._holders[holder].heard = now
         used = ask._replace(input_tokens=settled.input_tokens, output_tokens=settled.output_tokens)
-        self._settled.append((now + self._settle_s, used))
+        self._settled.append((now, used))
         self._add(used, 1)
 
     def hold(
@@ -148,7 +159,7 @@ class BudgetDesk:
             ask = self._drop(holder, gone)
             self._forget(holder, gone)
             if ask is not None:  # it ended, and the word of what it used is late or lost
-                self._untold[holder, gone] = now + self._settle_s, ask
+                self._untold[holder, gone] = now, ask
                 self._add(ask, 1)
         for ask in said.values():
             self._open(holder, ask, now)
@@ -211,12 +222,19 @@ class BudgetDesk:
         for _, ask in (*self._settled, *self._untold.values()):
             self._add(ask, 1)
 
-    def _let_go(self, now: float) -> None:
+    def _let_go(self, now: float, known_until: float) -> None:
+        def is_spent(ended: float) -> bool:
+            has_come = known_until >= ended + CANCELLED_S or now > ended + SILENT_S
+            return has_come and now >= ended + self._settle_s
+
         for name in [name for name, holder in self._holders.items() if now - holder.heard > SILENT_S]:
             for ask in self._holders.pop(name).asks.values():
                 self._add(ask, -1)
-        for _, ask in (each for each in self._settled if each[0] <= now):
-            self._add(ask, -1)
-        self._settled = [each for each in self._settled if each[0] > now]
-        for holder, id in [key for key, (until, _) in self._untold.items() if until <= now]:
-            self._forget(holder, id)
+        settled, self._settled = self._settled, []
+        for ended, ask in settled:
+            if is_spent(ended):
+                self._add(ask, -1)
+            else:
+                self._settled.append((ended, ask))
+        for gone, id in [key for key, (ended, _) in self._untold.items() if is_spent(ended)]:
+            self._forget(gone, id)

@@ -125,7 +125,8 @@ class BudgetOffice:
         self._statuses, self._dialled = entry.statuses, entry.dialled
         for status in (*entry.statuses, *entry.ended):
             self._unsaved[status.name, status.period.start] = status
-        self._desk.update(entry.statuses, self._book.costs, second_nano(sheet, self._book.sku, now), now)
+        per_second, known_until = second_nano(sheet, self._book.sku, now), self._book.known_until(now)
+        self._desk.update(entry.statuses, self._book.costs, per_second, now, known_until)
         self._sender.send(self._messages(entry.raised, (*entry.statuses, *entry.ended)))
         return entry.dialled
 

@@ -63,7 +63,13 @@ def make_busy(make_worker_window: Any, make_cohort_window: Any) -> Callable[...,
         ordered = tuple(sorted(shares, key=lambda each: (each.tenant is not None, each.tenant or "")))
         positions = 10 * max(len(tenants), 1)
         used = make_cohort_window(cohort, prefill_positions=positions, tenants=ordered)
-        values = {"device": "gpu", "busy_s": cents, "ended_at": at + cents, **changes}
-        return make_worker_window(0, (used,), started_at=at, id=WindowId("w", 1, next(count)), **values)
+        values = {
+            "device": "gpu",
+            "busy_s": cents,
+            "ended_at": at + cents,
+            "id": WindowId("w", 1, next(count)),
+            **changes,
+        }
+        return make_worker_window(0, (used,), started_at=at, **values)
 
     return make

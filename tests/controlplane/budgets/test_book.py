@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.alerts import Alert, AlertBook
-from controlplane.budgets.book import BudgetBook, Entry, Past
+from controlplane.budgets.book import GONE_S, BudgetBook, Entry, Past
 from controlplane.finops.budget import HARD, BudgetState
 from controlplane.finops.periods import period_at
 from controlplane.finops.pricing import PriceSheet, parse_prices
 from controlplane.finops.spending import spent
 from controlplane.policy import Budget, Policy
+from controlplane.telemetry import WindowId
 
 CENT = 10_000_000
 BUDGET = Budget(Decimal(1), "month", (0.8,), "warn")
@@ -158,6 +159,14 @@ def test_until_the_ledger_was_read_a_budget_is_unknown(make_policy: Any, sheet: 
     book.restore(book.unread()[0], past, NOON)
     entry = book.tick(make_policy(TEN_CENTS), sheet, NOON + 1)
     assert (entry.statuses[0].spent_nano, told(entry.raised)) == (9 * CENT, ["code/80%/2026-11-29"])
+
+
+def test_windows_are_known_up_to_the_worker_that_is_last_until_it_is_gone(kept: Any, make_busy: Any) -> None:
+    book = kept(TEN_CENTS)
+    assert book.book.known_until(NOON) == float("inf")
+    book.tick(NOON, [make_busy(NOON - 3), make_busy(NOON - 1), make_busy(NOON - 9, id=WindowId("slow", 1, 1))])
+    assert book.book.known_until(NOON) == NOON - 8
+    assert book.book.known_until(NOON - 8 + GONE_S + 1) == NOON
 
 
 def test_what_comes_while_the_ledger_is_read_is_spent_once(make_policy: Any, sheet: Any, make_busy: Any) -> None:

@@ -144,6 +144,26 @@ def test_a_word_that_comes_after_the_list_says_what_was_used(desk_of: Any) -> No
     assert (desk.reserved("code"), desk.under_way("code")) == (0, 0)
 
 
+def test_what_was_used_stays_reserved_while_a_workers_windows_are_late(desk_of: Any) -> None:
+    """On a machine that is too busy to report, money was in neither sum, and everybody was let in."""
+    desk = desk_of()
+    desk.admit("e", ask("a"), NOON)
+    desk.settle("e", Settled("a", 5, 100), NOON)
+    reserved = []
+    for later, known_until in ((9, NOON), (20, NOON + 0.5), (21, NOON + 1), (22, NOON + 1)):
+        desk.update(statuses_of(desk), COSTS, CENT, NOON + later, known_until)
+        reserved.append(desk.reserved("code"))
+    assert reserved == [10 * CENT, 10 * CENT, 0, 0]
+
+
+def test_a_worker_that_is_gone_holds_nobodys_money(desk_of: Any) -> None:
+    desk = desk_of()
+    desk.admit("e", ask("a"), NOON)
+    desk.settle("e", Settled("a", 5, 100), NOON)
+    desk.update(statuses_of(desk), COSTS, CENT, NOON + SILENT_S + 1, NOON)
+    assert (desk.reserved("code"), desk.under_way("code")) == (0, 0)
+
+
 def test_what_is_being_asked_stays_as_the_desk_has_it(desk_of: Any) -> None:
     desk = desk_of()
     desk.admit("e", ask("admitted"), NOON)
