@@ -14,7 +14,7 @@ class Integral:
 
     stretches: how many there were. energy_uj: of those that are known. gaps: how many are not; gap: why, of the last
     one. fallbacks: stretches from a weaker source than the reader's. shared: stretches in which others used the device.
-    watts: of the last stretch, None where it is not known.
+    watts: of the last stretch, None where it is not known; is_fallback: whether those are of a weaker source.
     """
 
     at: float
@@ -25,6 +25,7 @@ class Integral:
     fallbacks: int = 0
     shared: int = 0
     watts: float | None = None
+    is_fallback: bool = False
 
     def add(self, spent: Spent, at: float, best: EnergySource) -> Integral:
         """With the stretch that ends at `at`. best: the reader's source."""
@@ -35,6 +36,7 @@ class Integral:
             ended,
             energy_uj=self.energy_uj + spent.energy_uj,
             fallbacks=self.fallbacks + (spent.source != best),
+            is_fallback=spent.source != best,
             shared=self.shared + spent.is_shared,
             watts=spent.energy_uj / 1e6 / (at - self.at) if at > self.at else None,
         )

@@ -55,15 +55,15 @@ class WindowEnergy:
         if integral.stretches == before.stretches:
             if integral.watts is None:
                 return self._drop(integral.gap, source)
-            energy_uj = self._advance(integral.watts, seconds, is_idle)
+            energy_uj, is_fallback = self._advance(integral.watts, seconds, is_idle), integral.is_fallback
         else:
-            energy_uj = integral.energy_uj - self._handed_uj
+            energy_uj, is_fallback = integral.energy_uj - self._handed_uj, integral.fallbacks != before.fallbacks
             if energy_uj < 0:
                 return self._drop("unsettled", source)
             if idle_since is not None and before.at >= idle_since + SETTLE_S and integral.shared == before.shared:
                 self._idle.see(integral.mean_watts_since(before))
         self._handed_uj += energy_uj
-        if integral.fallbacks != before.fallbacks:
+        if is_fallback:
             source = "power"
         return EnergyReading(energy_uj, source, self._idle_energy_uj(energy_uj, seconds))
 

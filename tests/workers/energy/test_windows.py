@@ -113,6 +113,11 @@ def test_a_window_with_a_stretch_by_power_is_labelled_power(worker: Worker) -> N
     assert [mixed, worker.close(2.0)] == [EnergyReading(50_000_000, "power"), EnergyReading(10_000_000, "counter")]
 
 
+def test_an_advance_at_a_power_that_stood_in_for_the_counter_is_labelled_power(worker: Worker) -> None:
+    worker.sample(0.9, 90, source="power")
+    assert [worker.close(1.0).source, worker.close(1.5).source] == ["power", "power"]
+
+
 stretches = st.lists(st.tuples(st.integers(0, 900_000_000), st.floats(0.7, 1.4)), min_size=1, max_size=25)
 closings = st.lists(st.floats(0.01, 2.5), min_size=1, max_size=40)
 
