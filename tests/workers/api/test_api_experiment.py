@@ -90,6 +90,14 @@ def test_a_bad_order_is_a_400_that_names_the_field(ask: Ask, body: dict[str, Any
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize("field", ["pairs", "holdout", "window_s", "burn_in_s"])
+def test_a_number_beyond_all_numbers_is_a_400_too(ask: Ask, field: str) -> None:
+    """JSON's 1e400 is valid, and infinity once it is read."""
+    body = f'{{"{field}": 1e400}}'
+    response = ask("PUT", "/admin/experiment", content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
 def test_a_second_one_and_stopping_none_are_conflicts(ask: Ask) -> None:
     assert ask("DELETE", "/admin/experiment").status_code == 409
     ask("PUT", "/admin/experiment", json={})
