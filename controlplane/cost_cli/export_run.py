@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import sqlalchemy as sa
 from rich.console import Console
@@ -116,7 +117,7 @@ def write(asked: Asked, format: Format, source: FocusSource, target: Path | None
         if is_parquet and path is not None:
             file = ParquetFile(path, fields, about)
         else:
-            stream = sys.stdout if path is None else stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+            stream = stdout() if path is None else stack.enter_context(path.open("w", encoding="utf-8", newline=""))
             if format is Format.JSON:
                 file = JsonFile(stream, fields, head)
             else:
@@ -130,6 +131,13 @@ def write(asked: Asked, format: Format, source: FocusSource, target: Path | None
             written.rows += len(batch)
         file.close()
     return written
+
+
+def stdout() -> TextIO:
+    """Standard output, written to as a file would be: UTF-8, whatever the terminal's encoding."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="")
+    return sys.stdout
 
 
 def _is_parquet(target: Path) -> bool:

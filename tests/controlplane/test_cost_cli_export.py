@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from controlplane.cost_cli.app import cost_app
 from controlplane.cost_cli.export_files import CsvFile, replacing
+from controlplane.cost_cli.export_run import stdout
 from controlplane.decision.plan import Plan
 from controlplane.finops.carbon import carbon_grams
 from controlplane.finops.export_cells import Field
@@ -350,6 +352,11 @@ def test_an_empty_name_on_every_focus_row_is_wrong_use_before_any_work(url: str,
 def test_what_has_no_price_is_said_in_the_json_of_an_export_by_a_dimension_too(url: str) -> None:
     answer = json.loads(run(url, "--by", "cohort", "--output", "by.csv", "--json").stdout)
     assert (answer["cost"], [line[:12] for line in answer["warnings"]]) == (None, ["gpu-x has no"])
+
+
+def test_standard_output_takes_every_name_whatever_the_terminal_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert stdout().encoding == "utf-8"
 
 
 def test_a_file_name_that_the_system_refuses_is_wrong_use(url: str) -> None:
