@@ -289,3 +289,33 @@ def test_an_exceeded_budget_dials_its_cohort_to_cost_and_the_journal_replays(
     flags = ["replay", "--since", "1h", "--database-url", settings.database_url, "--json"]
     result = CliRunner().invoke(policy_app, flags)
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (0, True), result.stdout
+
+
+def test_a_kill_switch_and_a_raised_budget_while_a_cohort_is_dialled_replay_too(
+    settings: Settings, make_worker_window: Any, make_cohort_window: Any
+) -> None:
+    async def act(actor: ControllerActor) -> list[tuple[str, ...]]:
+        dialled = []
+        for i in range(24):
+            counts = (StepCount(2, 1, False, 20), StepCount(2, 2, False, 10))
+            profile = tuple(ProfileCell(1, k, 100, 0.02 + 0.002 * k, 0.001 * k) for k in (0, 2)) if i == 0 else ()
+            window = make_worker_window(
+                0, (make_cohort_window("default", counts, 2),), id=WindowId("w", 1, i), started_at=time.time() - 1,
+                device="gpu", busy_s=1.0, profile=profile,
+            )  # fmt: skip
+            await actor.report([Report(window)])
+            if i == 14:
+                await actor.set_kill_switch("zero", "ada", "dear")
+            elif i == 17:
+                await actor.set_kill_switch("off", "ada", "better")
+            elif i == 20:
+                await actor.apply_policy(DIALLED.replace("usd: 0.10", "usd: 10"), "ada", "more")
+            actor._tick()
+            dialled.append(actor._budgets.dialled)
+        return dialled
+
+    dialled = run(settings, act, DIALLED)
+    assert [dialled.index(("default",)), dialled.count(("default",)), dialled[-1]] == [9, 11, ()]
+    flags = ["replay", "--since", "1h", "--database-url", settings.database_url, "--json"]
+    result = CliRunner().invoke(policy_app, flags)
+    assert (result.exit_code, json.loads(result.stdout)["ok"]) == (0, True), result.stdout
