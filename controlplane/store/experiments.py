@@ -132,6 +132,14 @@ def fill_windows(engine: sa.Engine, now: float, *, settled_too: bool = False) ->
     return changed
 
 
+def unfinished_since(engine: sa.Engine, now: float) -> float | None:
+    """When the oldest window began that is not over by `now`; its sums cannot be made yet. None without one."""
+    table = ExperimentWindow
+    oldest = sa.select(sa.func.min(table.started_at)).where(table.state == "running", table.ended_at > now)
+    with engine.connect() as connection:
+        return connection.scalar(oldest)
+
+
 def _with_unit() -> sa.Select[Any]:
     entry, table = ExperimentEntry, ExperimentWindow
     return sa.select(table.__table__, entry.unit).join_from(table, entry, entry.experiment == table.experiment)

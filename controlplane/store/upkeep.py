@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from controlplane.store.engine import reading, writing
-from controlplane.store.experiments import fill_windows
+from controlplane.store.experiments import fill_windows, unfinished_since
 from controlplane.store.models import CanaryResult, Request, Tick, Window, WindowCohort
 from controlplane.store.pruned import remember_pruned
 from controlplane.store.rollup_check import rollup_problems
@@ -86,9 +86,12 @@ def prune(engine: sa.Engine, before: float) -> Pruned:
 
     The bill stays as it is: cost_hour and cost_day have all of it, and which windows went is on record, so that one
     that arrives again is not counted twice. Decisions, plans, policies and alerts stay: they are few, and they explain
-    what happened.
+    what happened. What a savings experiment's window needs that is not over stays until it is.
     """
-    fill_windows(engine, time.time(), settled_too=True)  # an experiment's sums are made from what goes now
+    now = time.time()
+    fill_windows(engine, now, settled_too=True)  # an experiment's sums are made from what goes now
+    needed = unfinished_since(engine, now)
+    before = before if needed is None else min(before, needed)
     engine = writing(engine)
     old_window, old_request = Window.ended_at < before, Request.finished_at < before
     windows = requests = 0

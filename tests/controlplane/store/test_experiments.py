@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
@@ -176,6 +177,23 @@ def test_sums_outlive_the_windows_they_were_made_from(
         assert connection.scalar(sa.select(sa.func.count()).select_from(WindowRow)) == 0
     assert measured(ledger, run.id) == before
     assert max(m.sums.tokens for m in before) == 1500
+
+
+@ON_SQLITE
+def test_pruning_leaves_a_window_that_is_not_over_what_it_is_made_of(
+    ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make
+) -> None:
+    """Half of it would pass for all of it once it is over."""
+    run = replace(RUN, spec=replace(RUN.spec, window_s=3600.0), started_at=float(int(time.time()) - 1800))
+    first, second = run.windows(0)
+    store(run, first, second)
+    store(*seconds_of(replace(first, ended_at=first.started_at + 60), make_worker_window, make_cohort_window, 1))
+    before = measured(ledger, run.id)
+    prune(ledger, time.time())
+    assert measured(ledger, run.id) == before
+    assert max(m.sums.seconds_ns for m in before) == 50 * 10**9
+    close_pairs(ledger, "the controller was restarted")
+    assert prune(ledger, time.time()).windows == 60
 
 
 def test_replicas_without_a_drafter_are_the_control_and_nobody_else(
