@@ -7,17 +7,18 @@ counts for the period it began in, however late it comes. Until a budget's past 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from controlplane.alerts import BUDGET, Alert
+from controlplane.budgets.account import Account, Past, Unread, added
 from controlplane.budgets.token_cost import Spending, TokenCosts
 from controlplane.finops.attribution import NS_PER_HOUR, window_use
 from controlplane.finops.budget import (
     UNKNOWN,
     BudgetState,
     BudgetStatus,
+    alert_of,
     dialled,
     fire,
     fresh,
@@ -27,15 +28,16 @@ from controlplane.finops.budget import (
     subject,
     thresholds,
 )
-from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, Forecast, forecast
-from controlplane.finops.periods import Period
+from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, forecast
 from controlplane.finops.pricing import PriceSheet
-from controlplane.finops.spending import Cell, Spent, spent
+from controlplane.finops.spending import Cell, spent
 from controlplane.policy import Policy
 from controlplane.policy.model import NamedBudget
 from controlplane.telemetry import WorkerWindow
 
 NOT_READ = "what was spent before is not read from the ledger yet"
+UNREAD_S = 60.0
+"""For so long a start may take to read the ledger before anybody is told."""
 FORECAST_EVERY_S = 10.0
 GONE_S = 30.0
 """A worker whose last window ended so long ago is waited for no longer."""
@@ -45,59 +47,6 @@ FORECASTS_PART = 32
 
 Scope = tuple[str | None, str | None]
 """Cohort and tenant of a budget."""
-
-
-class Past(NamedTuple):
-    """What the ledger knows of a budget: machine time (ns) by cell, in the period and in the week before it.
-
-    since: unix seconds of the first use on record of anybody, None without one. fired: subjects of alerts that stand.
-    """
-
-    in_period: Mapping[Cell, int]
-    before: Mapping[Cell, int]
-    since: float | None
-    fired: frozenset[str]
-
-
-@dataclass(slots=True)
-class _Account:
-    """One budget. money: of the state's period; before: machine time of the week before it, and past: its money.
-
-    last: the period before, for late windows, with its money in last_money. said: the last status, which still holds
-    while said_of are the values it was made of.
-    """
-
-    named: NamedBudget
-    state: BudgetState
-    money: Spent = field(default_factory=Spent)
-    is_restored: bool = False
-    since: float | None = None
-    before: dict[Cell, int] = field(default_factory=dict)
-    past: Spent = field(default_factory=Spent)
-    last: BudgetState | None = None
-    last_money: Spent = field(default_factory=Spent)
-    ahead: Forecast | None = None
-    ahead_at: float = float("-inf")
-    said: BudgetStatus | None = None
-    said_of: tuple[object, ...] = ()
-
-    def price(self, sheet: PriceSheet) -> None:
-        """All of it, under another sheet."""
-        self.money, self.past = spent(self.state.ns, sheet), spent(self.before, sheet)
-        self.last_money = Spent() if self.last is None else spent(self.last.ns, sheet)
-        self.ahead_at = float("-inf")
-
-
-class Unread(NamedTuple):
-    """A budget whose past is not known, with what ticks had counted when that was said; account: for the book."""
-
-    named: NamedBudget
-    state: BudgetState
-    account: object
-
-    @property
-    def period(self) -> Period:
-        return self.state.period
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +68,8 @@ class BudgetBook:
     """The budgets of the policy in force. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, _Account] = {}
-        self._by_scope: dict[Scope, list[_Account]] = {}
+        self._accounts: dict[str, Account] = {}
+        self._by_scope: dict[Scope, list[Account]] = {}
         self._windows: list[WorkerWindow] = []
         self._heard: dict[str, float] = {}
         self._sheet: PriceSheet | None = None
@@ -151,11 +100,11 @@ class BudgetBook:
 
     def follow(self, policy: Policy, now: float) -> None:
         """Have an account for each budget of the policy. One whose scope, period or time zone changed begins anew."""
-        accounts: dict[str, _Account] = {}
+        accounts: dict[str, Account] = {}
         for named in policy.all_budgets:
             account = self._accounts.get(named.name)
             if account is None or _kind(account.named) != _kind(named):
-                account = _Account(named, fresh(named, now))
+                account = Account(named, fresh(named, now), now)
                 if self._sheet is not None:
                     account.price(self._sheet)
             account.named = named
@@ -195,6 +144,8 @@ class BudgetBook:
         self.follow(policy, now)
         self._forecasts_left = max(FORECASTS_LEAST, len(self._accounts) // FORECASTS_PART)
         if sheet is not self._sheet:
+            if self._sheet is not None:
+                self._costs = TokenCosts()  # at other prices
             self._sheet = sheet
             for account in self._accounts.values():
                 account.price(sheet)
@@ -212,7 +163,7 @@ class BudgetBook:
         return Entry(tuple(raised), over, tuple(statuses), tuple(closed), dialled(statuses))
 
     @staticmethod
-    def _turned(account: _Account, sheet: PriceSheet, now: float) -> bool:
+    def _turned(account: Account, sheet: PriceSheet, now: float) -> bool:
         """Begin a new period where the last one has ended."""
         state = account.state
         if now < state.period.end:
@@ -220,8 +171,8 @@ class BudgetBook:
         account.last, account.last_money = state, account.money
         account.state, account.money = fresh(account.named, now), spent({}, sheet)
         horizon = account.state.period.start / HOUR_S - HORIZON_HOURS
-        account.before = {cell: ns for cell, ns in {**account.before, **state.ns}.items() if cell[0] >= horizon}
-        account.past = account.past.plus(account.last_money)
+        account.before = {cell: ns for cell, ns in added(account.before, state.ns).items() if cell[0] >= horizon}
+        account.past = spent(account.before, sheet)
         account.ahead, account.ahead_at = None, float("-inf")
         return True
 
@@ -250,24 +201,25 @@ class BudgetBook:
             account, more = self._accounts[name], spent(cells, sheet)
             if account.last is not None:
                 account.last, account.last_money = account.last.with_use(cells), account.last_money.plus(more)
-                account.past = account.past.plus(more)
+                account.before, account.past = added(account.before, cells), account.past.plus(more)
         self._costs = self._costs.learn(spending)
         return set(late)
 
-    def _counting(self, cohort: str, tenant: str | None) -> Iterator[_Account]:
+    def _counting(self, cohort: str, tenant: str | None) -> Iterator[Account]:
         yield from self._by_scope.get((cohort, None), ())
         if tenant is not None:
             yield from self._by_scope.get((None, tenant), ())
             yield from self._by_scope.get((cohort, tenant), ())
 
-    def _said(self, account: _Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
+    def _said(self, account: Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
         money = account.money
         if not account.is_restored:
             # What is over the limit without its past is over it with that, too.
-            return status(account.named, account.state, replace(money, why=money.why or NOT_READ), now), []
+            said = status(account.named, account.state, replace(money, why=money.why or NOT_READ), now)
+            return self._said_unread(account, said, now)
         if now - account.ahead_at >= FORECAST_EVERY_S and self._forecasts_left:
             self._forecasts_left -= 1
-            by_hour = _of_horizon(account.past, money, now)
+            by_hour = account.by_hour(now)
             since = now if account.since is None else account.since
             limit, period = limit_nano(account.named), account.state.period
             account.ahead, account.ahead_at = forecast(money.nano, limit, by_hour, since, period, now), now
@@ -282,7 +234,15 @@ class BudgetBook:
         return account.said, alerts
 
     @staticmethod
-    def _settled_last(account: _Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
+    def _said_unread(account: Account, said: BudgetStatus, now: float) -> tuple[BudgetStatus, list[Alert]]:
+        """Thresholds may have been told of before; that nothing is enforced is told of where it lasts."""
+        if said.standing != "unknown" or now - account.opened_at < UNREAD_S or UNKNOWN in account.state.fired:
+            return said, []
+        account.state = replace(account.state, fired=account.state.fired | {UNKNOWN})
+        return replace(said, fired=(UNKNOWN,)), [alert_of(account.named, UNKNOWN, said)]
+
+    @staticmethod
+    def _settled_last(account: Account, now: float) -> tuple[BudgetStatus, list[Alert]]:
         assert account.last is not None
         said = status(account.named, account.last, account.last_money, now)
         if not account.is_restored:
@@ -307,14 +267,7 @@ class BudgetBook:
                     yield alert.name, "the budget was removed"
                 else:
                     is_present = alert.subject.endswith(f"/{account.state.period.label}")
-                    yield alert.name, "the budget was changed" if is_present else "the budget was reset"
-
-
-def _of_horizon(past: Spent, money: Spent, now: float) -> dict[int, int]:
-    """Nano-dollars by hour of what a forecast looks at. The hour in which a period began is in both."""
-    last = int(now // HOUR_S)
-    exact = {hour: past.exact.get(hour, 0) + money.exact.get(hour, 0) for hour in range(last - HORIZON_HOURS, last + 1)}
-    return Spent(exact).by_hour
+                    yield alert.name, "the budget or a price was changed" if is_present else "the budget was reset"
 
 
 def _kind(named: NamedBudget) -> tuple[object, ...]:

@@ -17,7 +17,8 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from controlplane.alerts import BUDGET, Alert, AlertBook
-from controlplane.budgets.book import BudgetBook, Past, Unread
+from controlplane.budgets.account import Past, Unread
+from controlplane.budgets.book import BudgetBook
 from controlplane.budgets.desk import SETTLED_S, Answer, Ask, BudgetDesk, Settled
 from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of, thresholds
 from controlplane.finops.pricing import NANO, PriceSheet

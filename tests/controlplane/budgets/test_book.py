@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.alerts import Alert, AlertBook
-from controlplane.budgets.book import GONE_S, BudgetBook, Entry, Past
+from controlplane.budgets.account import Past
+from controlplane.budgets.book import GONE_S, UNREAD_S, BudgetBook, Entry
 from controlplane.finops.budget import HARD, BudgetState
 from controlplane.finops.periods import period_at
 from controlplane.finops.pricing import PriceSheet, parse_prices
@@ -169,6 +170,30 @@ def test_windows_are_known_up_to_the_worker_that_is_last_until_it_is_gone(kept: 
     assert book.book.known_until(NOON - 8 + GONE_S + 1) == NOON
 
 
+def test_a_ledger_that_stays_away_is_told_of_once_and_no_longer_when_it_is_read(
+    make_policy: Any, sheet: Any, make_busy: Any
+) -> None:
+    book, active = Kept(make_policy(TEN_CENTS), sheet, NOON), []
+    book.book = BudgetBook()
+    for later in (0, UNREAD_S - 1, UNREAD_S, UNREAD_S + 1):
+        active.append(told(book.tick(NOON + later, [make_busy(NOON + later, 2)]).raised))
+    assert active == [[], [], ["code/unknown/2026-11-29"], []]
+    book.book.restore(book.book.unread()[0], NOTHING, NOON + 70)
+    assert book.tick(NOON + 71).over == (("budget:code/unknown/2026-11-29", "the budget or a price was changed"),)
+
+
+def test_tokens_are_measured_anew_at_another_price(kept: Any, make_busy: Any, make_sheet: Any) -> None:
+    """At three times the price, a third of what a request costs was reserved for minutes."""
+    book = kept(TEN_CENTS)
+    for i in range(30):
+        book.tick(NOON + i, [make_busy(NOON + i - 1, cohort="code", tenants=[None] * 3)])
+    before = book.book.costs.of("code", 0.0).input_nano
+    assert before > 0
+    book.sheet = parse_prices(PRICES.written.replace("per_hour: 36", "per_hour: 108"))
+    book.tick(NOON + 31, [make_busy(NOON + 30, cohort="code", tenants=[None] * 3)])
+    assert book.book.costs.of("code", 0.0).input_nano == pytest.approx(3 * before)
+
+
 def test_what_comes_while_the_ledger_is_read_is_spent_once(make_policy: Any, sheet: Any, make_busy: Any) -> None:
     """Reading a month takes seconds, and windows come every second."""
     book, cell = BudgetBook(), (int(NOON // 3600), "gpu")
@@ -243,7 +268,7 @@ def test_a_raised_budget_tells_its_thresholds_again_when_they_are_reached(
     book.policy = make_policy(TEN_CENTS.replace("0.10", "0.15"))
     entry = book.tick(NOON + 1)
     assert (entry.statuses[0].standing, entry.raised) == ("soft", ())
-    assert ("budget:code/100%/2026-11-29", "the budget was changed") in book.tick(NOON + 2).over + entry.over
+    assert ("budget:code/100%/2026-11-29", "the budget or a price was changed") in book.tick(NOON + 2).over + entry.over
     assert told(book.tick(NOON + 3, [make_busy(NOON, 5)]).raised)[-1] == "code/100%/2026-11-29"
 
 
