@@ -124,10 +124,13 @@ def fill_windows(engine: sa.Engine, now: float, *, settled_too: bool = False) ->
         due = due.where(sa.or_(table.filled_at.is_(None), is_stale))
     changed = 0
     with engine.connect() as connection:
-        found = [(row["id"], newer(connection, row)) for row in map(dict, connection.execute(due).mappings().all())]
-    for number, values in found:
+        found = [(row, newer(connection, row)) for row in map(dict, connection.execute(due).mappings().all())]
+    for row, values in found:
+        # Whoever looked earlier and writes later must not take back what another has found since.
+        is_no_less = [getattr(table, name) <= values.get(name, row[name]) for name in ("windows", "requests")]
         with writing(engine).begin() as connection:  # a short one for each, so that the journal never waits long
-            connection.execute(sa.update(table).where(table.id == number).values(**values, filled_at=now))
+            filled = sa.update(table).where(table.id == row["id"], *is_no_less)
+            connection.execute(filled.values(**values, filled_at=now))
         changed += bool(values)
     return changed
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+import controlplane.store.experiments as experiments_module
 from controlplane.decision.plan import Plan
 from controlplane.experiment import Run, Spec, Window
 from controlplane.finops.pricing import Price, PriceSheet
@@ -177,6 +178,32 @@ def test_sums_outlive_the_windows_they_were_made_from(
         assert connection.scalar(sa.select(sa.func.count()).select_from(WindowRow)) == 0
     assert measured(ledger, run.id) == before
     assert max(m.sums.tokens for m in before) == 1500
+
+
+@ON_SQLITE
+def test_a_slow_writer_of_sums_takes_nothing_back_that_another_found_since(
+    ledger: sa.Engine, store: Any, make_worker_window: Make, make_cohort_window: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller and `kadence db prune` may both be at it; what was pruned meanwhile could not be made again."""
+    run, (first, second) = run_of()
+    seconds = list(seconds_of(first, make_worker_window, make_cohort_window, 1))
+    store(run, first, second, *seconds[:40])
+    real, is_first = experiments_module.newer, [True]
+
+    def slow(connection: sa.Connection, row: Any) -> dict[str, Any]:
+        found = real(connection, row)
+        if is_first[0] and row["started_at"] == first.started_at:
+            is_first[0] = False
+            connection.rollback()
+            store(*seconds[40:])
+            fill_windows(ledger, second.ended_at)
+        return found
+
+    monkeypatch.setattr(experiments_module, "newer", slow)
+    fill_windows(ledger, second.ended_at)
+    with ledger.connect() as connection:
+        kept = sa.text("SELECT max(windows) FROM experiment_window")
+        assert connection.scalar(kept) == 50
 
 
 @ON_SQLITE
