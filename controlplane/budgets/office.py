@@ -79,7 +79,8 @@ class BudgetOffice:
         self._statuses: tuple[BudgetStatus, ...] = ()
         self._dialled: tuple[str, ...] = ()
         self._unsaved: dict[tuple[str, float], BudgetStatus] = {}
-        self._untold: set[str] = set()
+        self._ticks = 0
+        self._untold: dict[str, int] = {}
         self._since: dict[str, float] = {}
         self._named: dict[str, NamedBudget] = {}
         self._said_away = False
@@ -116,6 +117,7 @@ class BudgetOffice:
 
     def tick(self, controller: Controlled, sheet: PriceSheet, now: float) -> tuple[str, ...]:
         """Before the controller's own: spending, alerts, and the cohorts that are to pursue cost from now on."""
+        self._ticks += 1
         entry = self._book.tick(controller.policy, sheet, now, controller.alerts.active.values())
         self._named = {named.name: named for named in controller.policy.all_budgets}
         for name, why in entry.over:
@@ -215,7 +217,7 @@ class BudgetOffice:
         self._said_away = False
         self._book.restore(unread, past, now)
         if past.fired and unread.named.budget.notify is not None:
-            self._untold.add(unread.named.name)
+            self._untold[unread.named.name] = self._ticks
 
     def _say_away(self, error: Exception) -> None:
         if not self._said_away:
@@ -224,17 +226,19 @@ class BudgetOffice:
 
     async def _tell_again(self) -> None:
         """Messages of alerts of before this start that were never put on record: the process ended in between."""
-        told = {status.name: status for status in self._statuses if status.name in self._untold}
-        if told.keys() != self._untold & self._named.keys():
-            return  # before the first tick
+        due = {name for name, tick in self._untold.items() if tick < self._ticks}  # statuses know what was read
+        if not due:
+            return
         messages = [
-            _message(self._named[name], share, status, self._since[alert.name])
-            for name, status in told.items()
-            for share, alert in _alerts(self._named[name], status)
-            if alert.name in self._since and self._named[name].budget.notify is not None
+            _message(self._named[status.name], share, status, self._since[alert.name])
+            for status in self._statuses
+            if status.name in due and self._named[status.name].budget.notify is not None
+            for share, alert in _alerts(self._named[status.name], status)
+            if alert.name in self._since
         ]
         self._sender.send(await asyncio.to_thread(unknown_messages, self._engine, messages))
-        self._untold.clear()
+        for name in due:
+            self._untold.pop(name, None)
 
     def _messages(self, raised: Iterable[Alert], statuses: Iterable[BudgetStatus]) -> list[Message]:
         since = {alert.name: alert.first_seen for alert in raised}

@@ -14,12 +14,13 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
+from controlplane.budgets import office
 from controlplane.budgets.desk import Answer, Ask
 from controlplane.finops.budget import BudgetStatus
 from controlplane.policy_cli import policy_app
 from controlplane.settings import Settings, load_settings
 from controlplane.store.alerts import alert_log
-from controlplane.store.budgets import budget_history
+from controlplane.store.budgets import PastReader, budget_history
 from controlplane.store.engine import open_database
 from controlplane.store.models import ControlEvent, DecisionEntry
 from controlplane.store.webhooks import pending_messages
@@ -232,6 +233,36 @@ def test_an_alert_whose_message_was_lost_with_its_process_is_sent_after_the_star
             await asyncio.sleep(0.05)
 
     run(settings, spend)  # nobody was to be told then
+    run(settings, wait, HOOKED)
+    assert len(pending_messages(open_database(settings.database_url))) == 1
+
+
+def test_a_lost_message_is_sent_also_where_the_ledger_could_be_read_late_only(
+    settings: Settings, used: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spend(actor: ControllerActor) -> None:
+        await actor.report([used(1, 6)])
+        actor._tick()
+
+    async def wait(actor: ControllerActor) -> None:
+        async with asyncio.timeout(20):
+            while actor._budgets._book.unread():
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)  # looks at what is untold, before any tick
+            actor._tick()
+            while not pending_messages(actor._engine):
+                await asyncio.sleep(0.02)
+
+    run(settings, spend)
+    tries = iter([ConnectionError("")])
+
+    def reader(engine: sa.Engine) -> PastReader:
+        for error in tries:
+            raise error
+        return PastReader(engine)
+
+    monkeypatch.setattr(office, "PastReader", reader)
+    monkeypatch.setattr(office, "LOOK_EVERY_S", 0.02)
     run(settings, wait, HOOKED)
     assert len(pending_messages(open_database(settings.database_url))) == 1
 
