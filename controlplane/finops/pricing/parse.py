@@ -102,14 +102,14 @@ def _price(node: yaml.Node, path: str) -> tuple[Price | None, list[SheetProblem]
     problems = Problems()
     entry = Fields(node, path, problems)
     given = frozenset(str(key.value) for key, _ in node.value) if entry.is_mapping else frozenset()
-    sku = entry.take("sku", scalar, required=True)
+    sku = entry.take("sku", _name, required=True)
     basis = cast("Basis | None", entry.take("basis", choice(BASES), required=True))
     currency = entry.take("currency", _currency, required=True)
-    source = entry.take("source", scalar, required=True)
+    source = entry.take("source", _note, required=True)
     as_of = entry.take("as_of", _day, required=True)
     begin = entry.take("effective_from", _hour, required=True)
     end = entry.take("effective_to", _or_null(_hour))
-    region = entry.take("region", _or_null(scalar))
+    region = entry.take("region", _or_null(_note))
     per_hour = entry.take("per_hour", amount(0, MOST_PER_HOUR))
     listed = entry.take("list_per_hour", amount(0, MOST_PER_HOUR))
     terms = _terms(entry, basis, given)
@@ -185,6 +185,21 @@ def amount(least: str | int, most: str | int) -> Callable[[yaml.Node], Decimal]:
 def _or_null(parse: Callable[[yaml.Node], Any]) -> Callable[[yaml.Node], Any]:
     """Null, or nothing after the colon, as if the field were not there."""
     return lambda node: None if node.tag == NULL else parse(node)
+
+
+def _name(node: yaml.Node) -> str:
+    """What a worker can report: no line break in it, no space around it."""
+    text = scalar(node)
+    if not text.isprintable() or text != text.strip():
+        raise ValueError(f"{text[:40]!r} is no name: a space around it, or a character that cannot be printed")
+    return text
+
+
+def _note(node: yaml.Node) -> str:
+    text = scalar(node)
+    if "\0" in text:
+        raise ValueError("has a NUL in it, which no database keeps")
+    return text
 
 
 def _currency(node: yaml.Node) -> str:
