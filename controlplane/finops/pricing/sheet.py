@@ -56,7 +56,7 @@ class PriceSheet:
         """None for a sheet without prices."""
         return self.prices[0].currency if self.prices else None
 
-    @property
+    @cached_property
     def default_basis(self) -> Basis:
         """First of on_demand, reserved, spot, owned that the sheet has any price for."""
         present = {p.basis for p in self.prices}
