@@ -119,7 +119,7 @@ class Settings(BaseSettings):
             raise ValueError(f"port and dashboard_port are both {self.port}; give each its own")
         if self.holdout_replicas and self.holdout_replicas >= self.replicas:
             raise ValueError(
-                f"holdout_replicas ({self.holdout_replicas}) must be under replicas ({self.replicas}), or nothing drafts"
+                f"holdout_replicas ({self.holdout_replicas}) must be under replicas ({self.replicas}): one must draft"
             )
         if self.plan_ttl_s <= self.tick_s:
             raise ValueError(

@@ -76,7 +76,9 @@ def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
     assert "ngram, none, draft_model:<folder or hub id>, or eagle:<folder>" in error_of(drafter=drafter)
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "none", "draft_model:/tmp/small", "draft_model:org/small", "eagle:/tmp/eagle"])
+@pytest.mark.parametrize(
+    "drafter", ["ngram", "none", "draft_model:/tmp/small", "draft_model:org/small", "eagle:/tmp/eagle"]
+)
 def test_each_kind_of_drafter_is_accepted(drafter: str) -> None:
     assert load_settings(drafter=drafter).drafter == drafter
 

@@ -113,7 +113,10 @@ def test_rules_that_know_cost_or_measure_throughput_stay_near_the_best_fixed_k(s
 def test_an_arm_keeps_to_the_ladder_and_repeats_itself(small, name) -> None:
     world = build(small, 0)
     chosen = drive(REACTING[name](setting(small)), world)
-    assert set(np.unique(chosen)) <= set(small.ladder)
+    if name == "ours":  # its slots are ragged: a rung is a ceiling, what does not pay is left out (ADR 0004)
+        assert chosen.max() in small.ladder
+    else:
+        assert set(np.unique(chosen)) <= set(small.ladder)
     assert np.array_equal(chosen, drive(REACTING[name](setting(small)), world))
 
 
