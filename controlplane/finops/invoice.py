@@ -82,27 +82,24 @@ def parse_invoice(text: Iterable[str], named: Mapping[str, str] | None = None, s
     Without an end, a line with a time of day is of an hour, one without is of a day. Times without a zone are UTC.
     Raises InvoiceError with the first problems, each with its line and field.
     """
-    try:
-        lines_on, blank, delimiter = _header_on(text)
-        reader = csv.DictReader(lines_on, delimiter=delimiter)
-        header = list(reader.fieldnames or ())
-        rows = [(blank + reader.line_num, row) for row in reader]
-    except (csv.Error, UnicodeDecodeError) as e:
-        raise InvoiceError(f"{source}: not a CSV file: {e}") from None
+    rows = _rows(text, source)
+    _, header = next(rows, (0, []))
     if not any(name.strip() for name in header):
         raise InvoiceError(f"{source}: it is empty; it needs a header and a line for each charge")
     columns = _columns(header, named or {}, source)
+    places = {use: header.index(name) for use, name in columns.items()}
     problems: list[str] = []
     lines = []
+    written = set()
     for number, row in rows:
-        values = {use: (row.get(name) or "").strip() for use, name in columns.items()}
+        values = {use: row[i].strip() if i < len(row) else "" for use, i in places.items()}
         if not any(values.values()):
             continue
+        written.add(values.get("currency", "").upper())
         found = _line(number, values, problems)
         if found is not None:
             lines.append(found)
-    written = ((row.get(columns.get("currency", "")) or "").strip().upper() for _, row in rows)
-    currencies = sorted(set(written) - {""})
+    currencies = sorted(written - {""})
     if len(currencies) > 1:
         problems.insert(0, f"currency: {' and '.join(currencies)} in one invoice; give each currency a file of its own")
     if problems:
@@ -113,14 +110,20 @@ def parse_invoice(text: Iterable[str], named: Mapping[str, str] | None = None, s
     return Invoice(tuple(lines), currencies[0] if currencies else None, columns)
 
 
-def _header_on(text: Iterable[str]) -> tuple[Iterator[str], int, str]:
-    """The lines from the first one that is not blank on, how many were, and what parts the fields of that one."""
+def _rows(text: Iterable[str], source: str) -> Iterator[tuple[int, list[str]]]:
+    """(line in the file, fields), one at a time since an invoice may be long; the header is the first one that is not
+    blank, and tells what parts the fields.
+    """
     lines, blank = iter(text), 0
-    for line in lines:
-        if line.strip():
-            return chain([line], lines), blank, max(DELIMITERS, key=line.count)
-        blank += 1
-    return lines, blank, DELIMITERS[0]
+    try:
+        for line in lines:
+            if line.strip():
+                reader = csv.reader(chain([line], lines), delimiter=max(DELIMITERS, key=line.count))
+                yield from ((blank + reader.line_num, row) for row in reader)
+                return
+            blank += 1
+    except (csv.Error, UnicodeDecodeError) as e:
+        raise InvoiceError(f"{source}: not a CSV file: {e}") from None
 
 
 def _plain(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -189,6 +190,17 @@ def test_large_amounts_with_many_decimals_add_up_to_the_last_digit() -> None:
     found = compare(HEADER + row(14, cost) * 3, ours(0))
     assert found.theirs == Decimal("370370367037037034.370370367370370367")
     assert exact_sum(found.by_cause.values()) == found.difference
+
+
+def test_a_long_invoice_with_many_columns_is_not_held_in_memory() -> None:
+    filler = "".join(f",column {i}" for i in range(50))
+    tracemalloc.start()
+    try:
+        read = parse_invoice(f"{HEADER if i == 0 else row(cost=str(i)).strip()}{filler}\n" for i in range(1001))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(read.lines), peak < 1000 * 2000) == (1000, True)  # bytes: all fields of a line are over 3000
 
 
 def test_columns_can_be_named_by_hand() -> None:
