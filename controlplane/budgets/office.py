@@ -126,8 +126,10 @@ class BudgetOffice:
             controller.raise_alert(alert)
         self._since = {a.name: a.first_seen for a in controller.alerts.active.values() if a.kind == BUDGET}
         self._statuses, self._dialled = entry.statuses, entry.dialled
+        unread = {each.named.name for each in self._book.unread()}  # what is on record says more
         for status in (*entry.statuses, *entry.ended):
-            self._unsaved[status.name, status.period.start] = status
+            if status.name not in unread:
+                self._unsaved[status.name, status.period.start] = status
         per_second, known_until = second_nano(sheet, self._book.sku, now), self._book.known_until(now)
         self._desk.update(entry.statuses, self._book.costs, per_second, now, known_until)
         self._sender.send(self._messages(entry.raised, (*entry.statuses, *entry.ended)))

@@ -267,6 +267,23 @@ def test_a_lost_message_is_sent_also_where_the_ledger_could_be_read_late_only(
     assert len(pending_messages(open_database(settings.database_url))) == 1
 
 
+def test_what_is_on_record_outlives_a_start_that_could_not_read_the_ledger(
+    settings: Settings, used: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spend(actor: ControllerActor, number: int = 1, cents: float = 6) -> None:
+        await actor.report([used(number, cents)])
+        actor._tick()
+
+    def away(engine: sa.Engine) -> PastReader:
+        raise ConnectionError
+
+    run(settings, spend)
+    monkeypatch.setattr(office, "PastReader", away)
+    run(settings, lambda actor: spend(actor, 2, 1))
+    (entry,) = budget_history(open_database(settings.database_url))
+    assert (entry.standing, entry.spent_nano) == ("soft", 6 * CENT)
+
+
 def test_a_restart_sends_nothing_again_for_a_budget_that_was_raised_a_little(settings: Settings, used: Any) -> None:
     """Its threshold is reached still, and its receiver knows."""
     raised = HOOKED.replace("usd: 0.10", "usd: 0.11")
