@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from controlplane.finops.budget import BudgetState, BudgetStatus
 from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, Forecast
-from controlplane.finops.periods import Period
+from controlplane.finops.periods import Period, period_at
 from controlplane.finops.pricing import PriceSheet
 from controlplane.finops.spending import Cell, Spent, spent
 from controlplane.policy.model import NamedBudget
@@ -17,13 +17,18 @@ from controlplane.policy.model import NamedBudget
 class Past(NamedTuple):
     """What the ledger knows of a budget: machine time (ns) by cell, in the period and in the week before it.
 
-    since: unix seconds of the first use on record of anybody, None without one. fired: subjects of alerts that stand.
+    since: unix seconds of the first use on record of anybody, None without one. fired: subjects of alerts that stand;
+    told: of all that were ever told. is_on_record: whether the budget was looked at in that period. last: of the period
+    before, where it has only just ended.
     """
 
     in_period: Mapping[Cell, int]
     before: Mapping[Cell, int]
     since: float | None
     fired: frozenset[str]
+    told: frozenset[str] = frozenset()
+    is_on_record: bool = False
+    last: Past | None = None
 
 
 @dataclass(slots=True)
@@ -45,6 +50,7 @@ class Account:
     past: Spent = field(default_factory=Spent)
     last: BudgetState | None = None
     last_money: Spent = field(default_factory=Spent)
+    is_last_read: bool = False
     ahead: Forecast | None = None
     ahead_at: float = float("-inf")
     said: BudgetStatus | None = None
@@ -72,6 +78,11 @@ class Unread(NamedTuple):
     @property
     def period(self) -> Period:
         return self.state.period
+
+    @property
+    def last(self) -> Period:
+        """The period before."""
+        return period_at(self.named.budget, self.period.start - 1)
 
 
 def added(use: Mapping[Cell, int], more: Mapping[Cell, int]) -> dict[Cell, int]:

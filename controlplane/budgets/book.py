@@ -29,6 +29,7 @@ from controlplane.finops.budget import (
     thresholds,
 )
 from controlplane.finops.forecast import HORIZON_HOURS, HOUR_S, forecast
+from controlplane.finops.periods import Period
 from controlplane.finops.pricing import PriceSheet
 from controlplane.finops.spending import Cell, spent
 from controlplane.policy import Policy
@@ -130,9 +131,11 @@ class BudgetBook:
             return
         named, period = account.named, account.state.period
         since = {cell: ns - unread.state.ns.get(cell, 0) for cell, ns in account.state.ns.items()}
-        shares = (*thresholds(named), UNKNOWN)
-        fired = frozenset(share for share in shares if subject(named.name, share, period) in past.fired)
-        account.state = BudgetState(period, dict(past.in_period), fired).with_use(since)
+        account.state = BudgetState(period, dict(past.in_period), _shares(named, period, past.fired)).with_use(since)
+        if past.last is not None:
+            ended = unread.last
+            account.last = BudgetState(ended, dict(past.last.in_period), _shares(named, ended, past.last.told))
+            account.is_last_read = True
         account.before = dict(past.before)
         account.since = now if past.since is None else past.since
         account.is_restored = True
@@ -150,9 +153,11 @@ class BudgetBook:
             for account in self._accounts.values():
                 account.price(sheet)
         ended = {a.named.name for a in self._accounts.values() if self._turned(a, sheet, now)} | self._count(sheet)
+        ended |= {name for name, account in self._accounts.items() if account.is_last_read}
         raised, statuses, closed = list[Alert](), list[BudgetStatus](), list[BudgetStatus]()
         for name, account in self._accounts.items():
             if name in ended and account.last is not None:
+                account.is_last_read = False
                 said, alerts = self._settled_last(account, now)
                 closed.append(said)
                 raised += alerts
@@ -268,6 +273,11 @@ class BudgetBook:
                 else:
                     is_present = alert.subject.endswith(f"/{account.state.period.label}")
                     yield alert.name, "the budget or a price was changed" if is_present else "the budget was reset"
+
+
+def _shares(named: NamedBudget, period: Period, subjects: frozenset[str]) -> frozenset[float]:
+    """The thresholds of the budget whose alerts in that period are among these."""
+    return frozenset(s for s in (*thresholds(named), UNKNOWN) if subject(named.name, s, period) in subjects)
 
 
 def _kind(named: NamedBudget) -> tuple[object, ...]:

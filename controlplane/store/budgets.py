@@ -87,18 +87,24 @@ class PastReader:
             raise
 
     def read(self, wanted: Sequence[tuple[NamedBudget, Period, Iterable[float]]]) -> list[dict[str, Any]]:
-        """For each budget, in its period and with the thresholds of its alerts: fields of budgets.book.Past. Once."""
+        """For each budget, in its period and with the thresholds of its alerts, the fields of account.Past. Once."""
         with self._connection as connection:
             uses = _uses_of_hours(connection, [(named, period) for named, period, _ in wanted])
-            told = frozenset(connection.scalars(_standing_alerts()))
+            told, stand = _alerts(connection)
+            starts = sorted({period.start for _, period, _ in wanted})
+            kept = sa.select(BudgetStateEntry.name, BudgetStateEntry.period_start)
+            rows = connection.execute(kept.where(BudgetStateEntry.period_start.in_(starts)))
+            on_record = {(row.name, row.period_start) for row in rows}
             pasts = []
             for (named, period, shares), (before, in_period) in zip(wanted, uses, strict=True):
-                _add_begun_hour(connection, named, period, in_period)
+                _add_parts_of_hours(connection, named, period, in_period)
                 past = {
                     "in_period": in_period,
                     "before": before,
                     "since": None if self._earliest is None else float(self._earliest * HOUR_S),
-                    "fired": told & {subject(named.name, share, period) for share in shares},
+                    "fired": stand & {subject(named.name, share, period) for share in shares},
+                    "is_on_record": (named.name, period.start) in on_record,
+                    "told": told & {subject(named.name, share, period) for share in shares},
                 }
                 pasts.append(past)
         return pasts
@@ -108,7 +114,7 @@ def used_in(engine: sa.Engine, named: NamedBudget, period: Period) -> dict[Cell,
     """Machine time (ns) by hour and sku of the budget's cohort and tenant, of windows that began in the period."""
     with reading(engine).connect() as connection:
         ((_, found),) = _uses_of_hours(connection, [(named, period)], before_hours=0)
-        _add_begun_hour(connection, named, period, found)
+        _add_parts_of_hours(connection, named, period, found)
     return found
 
 
@@ -116,7 +122,7 @@ def _uses_of_hours(
     connection: sa.Connection, wanted: Sequence[tuple[NamedBudget, Period]], before_hours: int = HORIZON_HOURS
 ) -> list[tuple[dict[Cell, int], dict[Cell, int]]]:
     """For each budget, machine time (ns) by hour and sku of the `before_hours` before its period, and of the whole
-    hours from its begin on. One look at the ledger for all of them, for the hours of a month are many.
+    hours in it. One look at the ledger for all of them, for the hours of a month are many.
     """
     found: list[tuple[dict[Cell, int], dict[Cell, int]]] = [({}, {}) for _ in wanted]
     by_scope: dict[tuple[str | None, str | None], list[int]] = {}
@@ -124,7 +130,10 @@ def _uses_of_hours(
         by_scope.setdefault((named.cohort, named.tenant), []).append(i)
     if not wanted:
         return found
-    begins = [(math.floor(period.start / HOUR_S), math.ceil(period.start / HOUR_S)) for _, period in wanted]
+    begins = [
+        (math.floor(period.start / HOUR_S), math.ceil(period.start / HOUR_S), math.floor(period.end / HOUR_S))
+        for _, period in wanted
+    ]
     key = (CostHour.hour, CostHour.sku, CostHour.cohort, CostHour.tenant)
     counted = sa.or_(
         CostHour.cohort.in_(sorted({cohort for cohort, _ in by_scope if cohort is not None})),
@@ -132,27 +141,29 @@ def _uses_of_hours(
     )
     query = (
         sa.select(*key, sa.func.sum(CostHour.ns))
-        .where(CostHour.hour >= min(first for first, _ in begins) - before_hours)
+        .where(CostHour.hour >= min(first for first, _, _ in begins) - before_hours)
         .where(CostHour.direction != "idle", counted)
         .group_by(*key)
     )
     for hour, sku, cohort, tenant, ns in connection.execute(query):
         for scope in ((cohort, None), (None, tenant), (cohort, tenant)):
             for i in by_scope.get(scope, ()):
-                first, whole = begins[i]
+                first, whole, end = begins[i]
                 before, in_period = found[i]
-                if hour >= whole:
+                if whole <= hour < end:
                     in_period[hour, sku] = in_period.get((hour, sku), 0) + int(ns)
                 elif first - before_hours <= hour < first:
                     before[hour, sku] = before.get((hour, sku), 0) + int(ns)
     return found
 
 
-def _add_begun_hour(connection: sa.Connection, named: NamedBudget, period: Period, found: dict[Cell, int]) -> None:
-    """A period of a zone such as Asia/Kolkata begins within an hour of UTC: its rest is in the windows only."""
+def _add_parts_of_hours(connection: sa.Connection, named: NamedBudget, period: Period, found: dict[Cell, int]) -> None:
+    """A period of a zone such as Asia/Kolkata begins and ends within an hour of UTC: those are in the windows only."""
     if period.start % HOUR_S:
         end = math.ceil(period.start / HOUR_S) * HOUR_S
         found |= _use_of_windows(connection, named, period.start, end)
+    if period.end % HOUR_S:
+        found |= _use_of_windows(connection, named, math.floor(period.end / HOUR_S) * HOUR_S, period.end)
 
 
 def _use_of_windows(connection: sa.Connection, named: NamedBudget, start: float, end: float) -> dict[Cell, int]:
@@ -172,12 +183,12 @@ def _use_of_windows(connection: sa.Connection, named: NamedBudget, start: float,
     return found
 
 
-def _standing_alerts() -> sa.Select[Any]:
-    """Subjects of those that were told and hold: active, or cleared by a person."""
-    return sa.select(AlertEntry.subject).where(
-        AlertEntry.kind == BUDGET,
-        sa.or_(AlertEntry.state == "active", AlertEntry.cleared_by != CONTROLLER),
-    )
+def _alerts(connection: sa.Connection) -> tuple[frozenset[str], frozenset[str]]:
+    """Subjects of all that were ever told; of those that hold: active, or cleared by a person."""
+    query = sa.select(AlertEntry.subject, AlertEntry.state, AlertEntry.cleared_by).where(AlertEntry.kind == BUDGET)
+    rows = connection.execute(query).all()
+    stand = frozenset(row.subject for row in rows if row.state == "active" or row.cleared_by != CONTROLLER)
+    return frozenset(row.subject for row in rows), stand
 
 
 def _row(status: BudgetStatus) -> dict[str, Any]:

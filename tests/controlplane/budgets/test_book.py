@@ -221,6 +221,20 @@ def test_what_was_read_for_another_period_is_not_taken_for_this_one(
     assert [each.named.name for each in book.unread()] == ["code"]
 
 
+def test_a_start_at_midnight_closes_the_last_period_and_tells_what_was_not_told(kept: Any, make_busy: Any) -> None:
+    midnight = at("2026-11-30T00:00")
+    yesterday = Past(
+        {(int(midnight // 3600) - 1, "gpu"): 9 * 10**9}, {}, NOON, frozenset(), frozenset({"code/50%/2026-11-29"})
+    )
+    book = kept(TEN_CENTS, now=midnight + 5, past=NOTHING._replace(last=yesterday))
+    entry = book.tick(midnight + 6)
+    assert [(s.period.label, s.spent_nano) for s in entry.ended] == [("2026-11-29", 9 * CENT)]
+    assert (told(entry.raised), entry.statuses[0].spent_nano) == (["code/80%/2026-11-29"], 0)
+    late = book.tick(midnight + 7, [make_busy(midnight - 1, 1)])
+    assert (late.ended[0].spent_nano, told(late.raised)) == (10 * CENT, ["code/100%/2026-11-29"])
+    assert book.tick(midnight + 8).ended == ()
+
+
 def test_a_restart_tells_nothing_again(kept: Any) -> None:
     past = Past(
         {(int(NOON // 3600), "gpu"): 11 * 10**9}, {}, NOON, frozenset(f"code/{s}%/2026-11-29" for s in (50, 80, 100))
