@@ -20,8 +20,8 @@ from controlplane.alerts import BUDGET, Alert, AlertBook
 from controlplane.budgets.account import Past, Unread
 from controlplane.budgets.book import BudgetBook
 from controlplane.budgets.desk import SETTLED_S, Answer, Ask, BudgetDesk, Settled
-from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of, thresholds
-from controlplane.finops.periods import Period
+from controlplane.budgets.past import read_pasts
+from controlplane.finops.budget import UNKNOWN, BudgetStatus, alert_of
 from controlplane.finops.pricing import NANO, PriceSheet
 from controlplane.policy import Policy
 from controlplane.policy.model import NamedBudget
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 RETRY_EVERY_S = 5.0
 SAVE_EVERY_S = 10.0
-LAST_READ_S = 3600.0
-"""After a reset the period before is read, too: a start at midnight leaves no last minute out."""
 
 
 class Controlled(Protocol):
@@ -107,7 +105,7 @@ class BudgetOffice:
         self._book.follow(policy, now)
         unread = self._book.unread()
         try:
-            pasts = _read(PastReader(self._engine), unread, now) if unread else []
+            pasts = read_pasts(PastReader(self._engine), unread, now) if unread else []
         except Exception as error:
             self._say_away(error)
             return
@@ -211,7 +209,7 @@ class BudgetOffice:
         unread = self._book.unread()
         try:
             pasts = await asyncio.to_thread(
-                _read, PastReader(self._engine), unread, time.time()
+                read_pasts, PastReader(self._engine), unread, time.time()
             )  # as it is at this very moment
         except Exception as error:
             self._say_away(error)
@@ -261,24 +259,6 @@ class BudgetOffice:
                     if alert.name in since
                 ]
         return messages
-
-
-def _read(reader: PastReader, unread: Iterable[Unread], now: float) -> list[Past]:
-    """The past of each, and that of its last period where that may have ended while nobody was here."""
-    periods = [(each, period) for each in unread for period in _periods(each, now)]
-    wanted = [(each.named, period, (*thresholds(each.named), UNKNOWN)) for each, period in periods]
-    pasts: list[Past] = []
-    for (each, period), fields in zip(periods, reader.read(wanted), strict=True):
-        past = Past(**fields)
-        if period == each.period:
-            pasts.append(past)
-        elif past.is_on_record:  # a budget that is new has no last period
-            pasts[-1] = pasts[-1]._replace(last=past)
-    return pasts
-
-
-def _periods(unread: Unread, now: float) -> list[Period]:
-    return [unread.period, unread.last] if now < unread.period.start + LAST_READ_S else [unread.period]
 
 
 def _alerts(named: NamedBudget, status: BudgetStatus) -> Iterator[tuple[float, Alert]]:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from controlplane.budgets.book import BudgetBook
-from controlplane.budgets.office import LAST_READ_S, _read
+from controlplane.budgets.past import LAST_READ_S, read_pasts
 from controlplane.decision.plan import Plan
 from controlplane.finops.budget import fresh, status
 from controlplane.finops.spending import Spent
@@ -44,6 +44,6 @@ def test_a_start_just_after_a_reset_reads_the_last_period_too(
         save_states(ledger, [status(named, fresh(named, reset - 1), Spent(), reset - 1)])
     book = BudgetBook()
     book.follow(policy, reset + later_s)
-    (past,) = _read(PastReader(ledger), book.unread(), reset + later_s)
+    (past,) = read_pasts(PastReader(ledger), book.unread(), reset + later_s)
     assert sum(past.in_period.values()) == 10**9
     assert (None if past.last is None else sum(past.last.in_period.values())) == (seconds and seconds * 10**9)
