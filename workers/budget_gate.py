@@ -61,7 +61,10 @@ class BudgetGate:
                 said = self._by_last(names)
             else:
                 said = answer.refusal
-                self._last.update(dict.fromkeys(answer.budgets) if said is None else {said.budget: said})
+                if said is None:
+                    self._last.update(dict.fromkeys(answer.budgets))
+                elif said.is_spent:
+                    self._last[said.budget] = said
             finally:
                 self._asking.discard(ask.id)
         if said is not None:

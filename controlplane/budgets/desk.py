@@ -37,11 +37,14 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Which budget says no, and the sentence for the client."""
+    """Which budget says no, and the sentence for the client. is_spent: it holds until the reset; else others have
+    reserved what is left, and it holds for this request.
+    """
 
     budget: str
     message: str
     resets_at: float
+    is_spent: bool = True
 
 
 class Answer(NamedTuple):
@@ -122,7 +125,7 @@ class BudgetDesk:
             if status.standing == "exceeded" or is_full:
                 self._rejections[name] += 1
                 said = refusal(status, reserved_by=self._count[name])
-                return Answer(Refusal(name, said, status.period.end), names)
+                return Answer(Refusal(name, said, status.period.end, status.standing == "exceeded"), names)
         self._open(holder, ask, now)
         return Answer(None, names)
 

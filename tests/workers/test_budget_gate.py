@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,6 +142,18 @@ def test_the_last_word_known_holds_until_the_reset(desk: Desk) -> None:
         return [during, await desk.gate.admit(POLICY, ask("c"))]
 
     assert run(act) == [OVER, None]
+
+
+def test_what_others_reserve_for_a_moment_is_no_last_word(desk: Desk) -> None:
+    """A controller that went away just then would have kept everybody out until the reset."""
+
+    async def act() -> list[Refusal | None]:
+        desk.answer = Answer(replace(OVER, is_spent=False), ("code",))
+        refused = await desk.gate.admit(POLICY, ask("a"))
+        desk.answer = ConnectionError("gone")
+        return [refused, await desk.gate.admit(POLICY, ask("b"))]
+
+    assert run(act) == [replace(OVER, is_spent=False), None]
 
 
 def test_what_the_controller_says_once_a_second_is_a_last_word_too(desk: Desk) -> None:

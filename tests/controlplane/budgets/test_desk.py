@@ -85,6 +85,7 @@ def test_what_is_left_may_be_reserved_by_others(desk_of: Any) -> None:
     refusal = desk.admit("e", ask("b"), NOON).refusal
     assert "0.95 of 1.00 USD are spent" in refusal.message
     assert "1 request under way or just ended may use the rest" in refusal.message
+    assert not refusal.is_spent
     assert desk.rejections == {"code": 1}
 
 
