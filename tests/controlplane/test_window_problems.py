@@ -226,3 +226,54 @@ def test_numbers_that_no_array_can_hold_are_named(cell: StepCell, problem: str) 
 def test_a_time_histogram_of_other_bins_is_named() -> None:
     odd = CohortWindow("json", tpot=LatencyHistogram(counts=(1, 2), sum_s=0.1))
     assert window_problem(replace(WINDOW, cohorts=(odd,))) == "bad latency"
+
+
+@pytest.mark.parametrize("placed", [of_cells, of_shadows])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counts": (StepCount(2, 1, False, 60),)},
+        {"counts": (StepCount(2, 2, True, 60),)},
+        {"counts": (StepCount(2, 2, False, 30), StepCount(2, 2, False, 30))},
+        {"step_seconds": 2.0},
+        {"k": 1},
+        {"load_bucket": 1},
+    ],
+)
+def test_columns_that_do_not_say_what_the_cells_say_are_named(placed: Any, changes: dict[str, Any]) -> None:
+    """The ledger would bill the cells, and K would be decided by the columns."""
+    said = replace(WINDOW, **placed(CELL, CELL))
+    window = replace(said, **placed(replace(CELL, **changes), CELL), columns=StepColumns.of(said.cohorts))
+    assert window_problem(window) == "bad columns: not those of the cells"
+
+
+def test_columns_in_which_a_shadow_counts_as_a_step_are_named() -> None:
+    columns = StepColumns.of(of_cells(CELL)["cohorts"])
+    assert window_problem(replace(WINDOW, **of_shadows(CELL), columns=columns)) == "bad columns: not those of the cells"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"step_seconds": NAN}, "bad step_seconds"),
+        ({"load_bucket": 9}, "bad cell"),
+        ({"counts": (StepCount(1, 2, False, 1),)}, "bad counts"),
+        ({"counts": (StepCount(1, 1, False, 1.0),)}, "bad counts"),
+        ({"overlap": (-1.0, 1.0)}, "bad overlap"),
+        ({"propensity": (1.5,)}, "bad propensity"),
+    ],
+)
+def test_cells_that_cannot_be_true_are_named_beside_columns_too(changes: dict[str, Any], problem: str) -> None:
+    cohorts = of_cells(CELL, replace(CELL, **changes))["cohorts"]
+    assert window_problem(replace(WINDOW, cohorts=cohorts, columns=StepColumns.of(cohorts))) == problem
+
+
+@pytest.mark.parametrize(
+    ("tenants", "problem"),
+    [((A, B), None), ((A, B._replace(emitted_tokens=3)), "bad tenants: their emitted_tokens are not the cohort's")],
+)
+def test_tenants_are_held_against_the_columns_sums_where_there_are_any(
+    tenants: tuple[TenantUse, ...], problem: str | None
+) -> None:
+    cohorts = (CohortWindow("other", (CELL,)), replace(SHARED, tenants=tenants, shadow=(CELL,)))
+    assert window_problem(replace(WINDOW, cohorts=cohorts, columns=StepColumns.of(cohorts))) == problem
