@@ -121,8 +121,9 @@ def stationary_changes(factory: ArmFactory, profile: Profile, seed: int) -> floa
 def steps_to_adapt(trackers: TrackerFactory, profile: Profile, seed: int) -> tuple[int, int] | None:
     """(down, up) steps of one sequence until the estimator alone names a right K, from the jump on, and keeps to it.
 
-    The K that it names is drafted, at least the smallest positive rung, so every step brings evidence. The cost is of
-    the load at which the two levels have no right K in common.
+    The deepest rung is drafted, so that every step is evidence on every depth. (Were it the K that is named, none could
+    be told apart from deeper ones that it keeps unseen: looking there is for the guard to order.) The cost is of the
+    load at which the two levels have no right K in common.
     """
     load = switch_load(profile, HIGH, LOW)
     if load is None:
@@ -143,11 +144,10 @@ def _tracked(trackers: TrackerFactory, profile: Profile, seed: int, load: int, b
     for t in range(len(levels)):
         named = int(ladder[np.argmax(tracker.emitted().mean[ladder] / seconds)])
         is_right.append(named in right)
-        k = max(named, int(ladder[1]))
         # One uniform number below S_j says that at least j are kept: inversion of the survival function.
-        accepted = min(int((uniforms[t] < survival[t, 1:]).sum()), k)
+        accepted = int((uniforms[t] < survival[t, 1:]).sum())
         counts = np.zeros((profile.depth + 1, profile.depth + 1), dtype=np.int64)
-        counts[k, accepted] = 1
+        counts[profile.depth, accepted] = 1
         tracker.absorb(counts)
     return first_settled(is_right[STEPS_BEFORE:], SETTLED_STEPS)
 

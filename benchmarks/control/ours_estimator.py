@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.control.cost import Ints
 from benchmarks.control.estimators import Emitted
-from controlplane.decision.drift import KEPT, Drift
+from controlplane.decision.drift import Drift
 from controlplane.decision.estimate import Estimate
 from controlplane.decision.observation import Evidence
 from controlplane.telemetry import MAX_K
@@ -30,10 +30,7 @@ class Tracker:
         self._estimate, self._drift = Estimate.of_nothing(1), Drift.none(1)
 
     def absorb(self, counts: Ints) -> None:
-        new = _evidence(counts)
-        self._drift, alarm, spread = self._drift.watch(self._estimate, new)
-        believed = replace(self._estimate, spread=spread)
-        self._estimate = believed.keep(np.where(alarm, KEPT, 1.0)).absorb(new)
+        self._drift, _, self._estimate = self._drift.follow(self._estimate, _evidence(counts))
 
     def emitted(self) -> Emitted:
         return _emitted(self._estimate, self._rungs)

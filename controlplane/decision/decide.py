@@ -15,7 +15,6 @@ import numpy as np
 
 from controlplane.decision import sentence
 from controlplane.decision.cells import CellStates, Probes
-from controlplane.decision.drift import KEPT
 from controlplane.decision.guard import (
     FALL_STEPS,
     REASONS,
@@ -87,9 +86,7 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
     )
     n, cells = len(state.table.names), seen.cells
     new = cells.evidence.summed(cells.cohort, n)
-    drift, alarm, spread = state.drift.watch(state.estimate, new)
-    estimate = replace(state.estimate, spread=spread)
-    estimate = estimate.keep(np.where(alarm, KEPT, 1.0)).absorb(new)
+    drift, alarm, estimate = state.drift.follow(state.estimate, new)
     steps = np.zeros((n, BUCKETS))
     np.add.at(steps, (cells.cohort, cells.load_bucket), cells.steps)
     times, profiled_on = state.times, state.profiled_on
@@ -133,7 +130,16 @@ def decide(state: DecisionState, seen: Observation, now: float, rates: Rates = R
     prices = None
     if situation.times is not None and table.is_ragged.any():
         tariff = goodput.tariff(situation)
-        prices = slots.price(table, situation.outlook, situation.share, cells.k, situation.times, tariff)
+        prices = slots.price(
+            table,
+            situation.outlook,
+            situation.share,
+            cells.k,
+            situation.times,
+            tariff,
+            before=state.prices,
+            uniform_s=situation.seconds,
+        )
     wish = _wish(situation, prices)
     rulings = rule(
         table,

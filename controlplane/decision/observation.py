@@ -60,6 +60,15 @@ class Evidence:
         """[MAX_K] as the only row of [1, MAX_K]."""
         return Evidence(*(a[None] for a in self._all()))
 
+    def scaled(self, share: Floats) -> Evidence:
+        """With every count of each cohort times `share` [cohorts]."""
+        return Evidence(*(a * share[:, None] for a in self._all()))
+
+    def where(self, cohorts: Flags, other: Evidence) -> Evidence:
+        """Of these cohorts, and `other` of the rest."""
+        of = cohorts[:, None]
+        return Evidence(*(np.where(of, a, b) for a, b in zip(self._all(), other._all(), strict=True)))
+
     def over(self, propensity: Floats | None) -> Evidence:
         """Divided by `propensity`, of the same shape; as it is for None."""
         return self if propensity is None else Evidence(*(a / propensity for a in self._all()))

@@ -10,6 +10,9 @@ drafter's pass costs nearly the same for one sequence as for all: whether it is 
 lies between the last position taken and the first one left, so a sequence that drafts while its positions bring at
 least the price, and no deeper than d*, reproduces V* whatever the mix of the moment. For energy and for cost, T is what
 a step's seconds and positions are charged.
+
+Where two choices are worth the same, estimates that move a little would have the batch go to and fro between them: what
+was priced in last time stays so until something brings a little more.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ NOTHING_PAYS = 1.0
 
 NEVER_SILENT = 1.0 - 1e-9
 """Share of steps with a draft from which on a drafter counts as never silent; its logarithm must not be infinite."""
+
+BAND = 0.002
+"""Share of the batch's goodput by which another choice of positions must be better than the one of the last tick."""
 
 BINS = 64
 """With more positions than this times MAX_K, those of a depth that bring about the same are taken together."""
@@ -92,11 +98,20 @@ def worth(outlook: Outlook) -> Floats:
 
 
 def price(
-    table: PolicyTable, outlook: Outlook, share: Floats, k: Ints, times: StepTimes, tariff: Tariff = TIME
+    table: PolicyTable,
+    outlook: Outlook,
+    share: Floats,
+    k: Ints,
+    times: StepTimes,
+    tariff: Tariff = TIME,
+    before: Prices | None = None,
+    uniform_s: Floats | None = None,
 ) -> Prices:
     """The prices at every load.
 
-    share, k: [cohorts, load buckets], as in Situation; k matters of cohorts that are not ragged.
+    share, k: [cohorts, load buckets], as in Situation; k matters of cohorts that are not ragged. before: those of the
+    last tick, of the same cohorts, which stay where no other choice that drafts is better by more than BAND. uniform_s:
+    Situation.seconds, where worked out already.
     """
     a, b = tariff.per_second, tariff.per_position
     slots = _slots(table, outlook, share)
@@ -110,6 +125,10 @@ def price(
     at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
     rows = np.arange(len(LOADS))
     bounds = np.concatenate([[NOTHING_PAYS], slots.chance, [0.0]])
+    worthwhile = worth(outlook)
+    stays_at, stays_deep = (at, depth) if before is None else (_standing(table, before, worthwhile), before.depth)
+    stands = np.searchsorted(-slots.chance, -stays_at, side="right")  # slots that bring the price, all depths together
+    standing = np.where(stays_deep == 0, best, -np.inf)
     for d in np.flatnonzero(table.is_rung[table.is_ragged].any(axis=0)):
         if d == 0:
             continue
@@ -120,6 +139,7 @@ def price(
         spoken = -np.expm1(_running(base_silence, slots.silence * within))
         seconds = forward_seconds(verify[:, 0], with_drafts, positions, spoken) + drafting
         goodput = tokens / (a * seconds + b * LOADS[:, None] * (1.0 + positions))
+        standing = np.where(stays_deep == d, goodput[rows, stands], standing)
         taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
         # The next position of this depth or less marks the other side of the price.
         left = _next_within(within)[taken]
@@ -127,8 +147,15 @@ def price(
         best = np.where(is_better, goodput[rows, taken], best)
         at = np.where(is_better, np.where(left > len(slots.chance), 0.0, (bounds[taken] + bounds[left]) / 2.0), at)
         depth = np.where(is_better, d, depth)
-    worthwhile = worth(outlook)
-    at[0], depth[0] = _for_one(table, outlook, worthwhile, times, tariff)
+    if before is not None:
+        # Not to draft at all is taken at its word: only plain steps tell what they take.
+        stays = (best <= (1.0 + BAND) * standing) & (depth > 0)
+        best, at, depth = (
+            np.where(stays, old, new) for old, new in ((standing, best), (stays_at, at), (stays_deep, depth))
+        )
+    upto = outlook.positions[:, : table.rungs]
+    alone_s = (uniform_seconds(times, upto) if uniform_s is None else uniform_s)[:, 0, : table.rungs]
+    at[0], depth[0] = _for_one(table, outlook, worthwhile, alone_s, tariff)
     # Tokens that the batch would emit in a second, or for what is charged for one: what any second more would cost.
     per_s, per_position = a * best[AT_BUCKETS], b * best[AT_BUCKETS] * LOADS[AT_BUCKETS]
     verify = verify[AT_BUCKETS]
@@ -154,15 +181,37 @@ def under_price(table: PolicyTable, prices: Prices | None, k: Ints) -> Ints:
     return np.where(table.is_ragged[:, None], priced, k)
 
 
+def _standing(table: PolicyTable, before: Prices, chance: Floats) -> Floats:
+    """[len(LOADS)]: the price at which the positions priced in by `before` would be so now, else that price itself.
+
+    Midway again between the last position taken and the first one left, so that no estimate is near to crossing it.
+    """
+    ragged = table.is_ragged
+    if ragged.sum() > BINS:  # so many positions lie everywhere along the price
+        return before.price
+    deep = np.arange(MAX_K) < _top(table)[ragged][:, None]
+    within = deep & (np.arange(MAX_K) < before.depth[:, None, None])
+    is_taken = within & (before.chance[ragged] >= before.price[:, None, None])
+    last = np.where(is_taken, chance[ragged], np.inf).min(axis=(1, 2), initial=NOTHING_PAYS)
+    first = np.where(within & ~is_taken, chance[ragged], -np.inf).max(axis=(1, 2), initial=0.0)
+    return np.where(first < last, (first + last) / 2.0, before.price)
+
+
+def _top(table: PolicyTable) -> Ints:
+    """[cohorts]: the deepest rung."""
+    top: Ints = RUNGS - 1 - np.argmax(table.is_rung[:, ::-1], axis=1)
+    return top
+
+
 def _for_one(
-    table: PolicyTable, outlook: Outlook, worthwhile: Floats, times: StepTimes, tariff: Tariff
+    table: PolicyTable, outlook: Outlook, worthwhile: Floats, alone_s: Floats, tariff: Tariff
 ) -> tuple[float, int]:
     """The price and the depth beside one sequence, which shares its step with nobody: what its own rung says, holds.
 
-    The lowest and the deepest that any priced cohort needs for the rung that is best for it alone.
+    The lowest and the deepest that any priced cohort needs for the rung that is best for it alone. alone_s: [cohorts,
+    rungs] seconds of a step of one sequence.
     """
-    positions = outlook.positions[:, : table.rungs]
-    charge = tariff.per_second * uniform_seconds(times, positions)[:, 0] + tariff.per_position * positions
+    charge = tariff.per_second * alone_s + tariff.per_position * outlook.positions[:, : table.rungs]
     value = np.where(table.is_rung[:, : table.rungs], outlook.emitted[:, : table.rungs] / charge, -np.inf)
     k = value.argmax(axis=1)
     drafting = table.is_ragged & (k > 0)
@@ -181,7 +230,7 @@ def _next_within(within: Flags) -> Ints:
 
 def _slots(table: PolicyTable, outlook: Outlook, share: Floats) -> _Slots:
     ragged = table.is_ragged
-    top = (RUNGS - 1 - np.argmax(table.is_rung[:, ::-1], axis=1))[ragged]
+    top = _top(table)[ragged]
     owner, depth = np.nonzero(np.arange(MAX_K) < top[:, None])
     chance = worth(outlook)[ragged][owner, depth]
     weight = share[ragged].T

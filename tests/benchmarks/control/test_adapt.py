@@ -145,7 +145,7 @@ def test_every_evidence_step_is_one_sequence_that_drafted_and_follows_the_law(sm
         assert counts[:, 1:].sum() / counts.sum() == pytest.approx(expected, abs=0.06)
 
 
-def test_evidence_goes_on_where_the_right_k_is_zero() -> None:
+def test_every_step_is_evidence_on_every_depth_where_the_right_k_is_zero_too() -> None:
     knee = next(profile for profile in shipped_profiles() if profile.name == "early-knee")
     assert adapt.right_rungs(knee, LOW, adapt.switch_load(knee, HIGH, LOW)).tolist() == [0]
     trackers = []
@@ -155,5 +155,4 @@ def test_evidence_goes_on_where_the_right_k_is_zero() -> None:
         return trackers[-1]
 
     adapt.steps_to_adapt(factory, knee, 0)
-    after = np.array(trackers[0].seen)[adapt.STEPS_BEFORE :]
-    assert (after[:, 1].sum(axis=1) == 1).all()
+    assert (np.array(trackers[0].seen)[:, knee.depth].sum(axis=1) == 1).all()

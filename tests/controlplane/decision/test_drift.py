@@ -53,12 +53,13 @@ def test_a_rise_is_noticed_too() -> None:
 
 
 def test_an_alarm_starts_the_sums_anew() -> None:
-    drift, alarm, _ = Drift(np.zeros(1), np.array([5.9])).watch(BELIEVED, seen(9, 25))
+    drift, alarm, _ = replace(NO_DRIFT, down=np.array([5.9])).watch(BELIEVED, seen(9, 25))
     assert (alarm[0], drift.down[0], drift.up[0]) == (True, 0.0, 0.0)
 
 
 def test_silence_changes_nothing() -> None:
-    drift, alarm, spread = Drift(np.array([3.0]), np.array([2.0])).watch(BELIEVED, Evidence.nothing(1))
+    before = replace(NO_DRIFT, up=np.array([3.0]), down=np.array([2.0]))
+    drift, alarm, spread = before.watch(BELIEVED, Evidence.nothing(1))
     assert (drift.up[0], drift.down[0], alarm[0], spread[0]) == (3.0, 2.0, False, BELIEVED.spread[0])
 
 
@@ -109,3 +110,47 @@ def test_a_large_spread_makes_the_alarm_patient(spread: float) -> None:
     drift, _, _ = NO_DRIFT.watch(replace(BELIEVED, spread=np.array([spread])), seen(14, 25))
     hasty, _, _ = NO_DRIFT.watch(BELIEVED, seen(14, 25))
     assert drift.down[0] < hasty.down[0]
+
+
+def through(ticks: list[tuple[int, int]]) -> tuple[Estimate, list[bool]]:
+    """The estimate after ticks of (accepted, examined), and in which of them the alarm was raised."""
+    drift, estimate, alarms = NO_DRIFT, BELIEVED, []
+    for accepted, examined in ticks:
+        drift, alarm, estimate = drift.follow(estimate, seen(accepted, examined))
+        alarms.append(bool(alarm[0]))
+    return estimate, alarms
+
+
+def test_after_an_alarm_what_was_seen_since_the_change_counts() -> None:
+    estimate, alarms = through([(22, 25), (9, 25), (9, 25)])
+    assert alarms == [False, False, True]
+    assert 35 < estimate.samples[0] < 40  # the second tick, and half of the first
+    assert estimate.hazards().mean[0, 0] == pytest.approx(0.36, abs=0.06)
+
+
+def test_a_change_that_goes_on_is_known_by_its_newest_ticks() -> None:
+    estimate, alarms = through([(190, 250), (130, 250), (70, 250)])
+    assert any(alarms)
+    assert estimate.samples[0] > 200
+    assert estimate.hazards().mean[0, 0] < 0.5
+
+
+def test_what_was_seen_before_an_earlier_alarm_is_not_of_the_next_change() -> None:
+    estimate, alarms = through([*[(9, 25)] * 6, *[(24, 25)] * 3])
+    assert [tick for tick, alarm in enumerate(alarms) if alarm] == [1, 8]
+    assert 40 < estimate.samples[0] < 48
+    assert estimate.hazards().mean[0, 0] > 0.9
+
+
+def test_a_cohort_without_an_alarm_is_believed_as_ever_beside_one_with() -> None:
+    rows = [(2, 25), (22, 25)]
+    new = Evidence(*map(np.concatenate, zip(*(seen(*row)._all() for row in rows), strict=True)))
+    old = Evidence(*map(np.concatenate, zip(*(seen(180, 200)._all() for _ in rows), strict=True)))
+    estimate, drift, alarms = Estimate.of_nothing(2).absorb(old), Drift.none(2), np.zeros(2, bool)
+    alone = Estimate.of_nothing(1).absorb(seen(180, 200))
+    for _ in range(2):
+        drift, alarm, estimate = drift.follow(estimate, new)
+        alone = alone.absorb(seen(*rows[1]))
+        alarms |= alarm
+    assert alarms.tolist() == [True, False]
+    assert estimate.evidence.accepted[1, 0] == pytest.approx(alone.evidence.accepted[0, 0])

@@ -220,3 +220,49 @@ def test_what_a_position_brings_never_rises_with_depth() -> None:
     rising = outlook_of(np.array([[0.5, 0.5, *(1.0,) * 14]]), offered=0.5)
     assert (np.diff(slots.worth(rising)) <= 0).all()
     assert slots.worth(rising)[0, 0] == pytest.approx(0.5)
+
+
+def priced_again(policies: list[CohortPolicy], outlook: Outlook, times: StepTimes, before: Prices | None) -> Prices:
+    cohorts = len(policies)
+    mix, k = evenly(cohorts), np.zeros((cohorts, BUCKETS), np.int64)
+    return price(table_of(policies), outlook, mix, k, times, before=before)
+
+
+TIED_LOAD, TIED_S = 5, 0.02
+"""Where two depths are worth the same, and seconds of a plain step."""
+
+
+def tied(other_s: float) -> StepTimes:
+    """Free drafts; depths 2 and 4 are worth the same after `other_s` more seconds at 4."""
+    verify = np.full(MAX_K + 1, 10.0)
+    verify[:3] = TIED_S
+    chance = 0.8
+    upto = 1.0 + np.cumsum(chance ** np.arange(1, MAX_K + 1))
+    verify[3:5] = TIED_S * upto[3] / upto[1] + other_s
+    return times_of(verify, np.zeros(MAX_K + 1))
+
+
+@pytest.mark.parametrize("first", [-1e-3, 1e-3])
+def test_what_was_priced_in_stays_where_another_choice_is_worth_the_same(cohort_policy: Any, first: float) -> None:
+    policies, outlook = ragged(cohort_policy, 1), outlook_of(np.full((1, MAX_K), 0.8))
+    before = priced_again(policies, outlook, tied(first), None)
+    depth = obeyed(before, TIED_LOAD, outlook, 8)
+    for noise in (-1e-6, 1e-6):
+        after = priced_again(policies, outlook, tied(noise), before)
+        assert obeyed(after, TIED_LOAD, outlook, 8) == depth
+
+
+def test_what_was_priced_in_gives_way_to_what_is_better(cohort_policy: Any) -> None:
+    policies, outlook = ragged(cohort_policy, 1), outlook_of(np.full((1, MAX_K), 0.8))
+    before = priced_again(policies, outlook, tied(1e-3), None)
+    after = priced_again(policies, outlook, tied(-1e-3), before)
+    assert (obeyed(before, TIED_LOAD, outlook, 8), obeyed(after, TIED_LOAD, outlook, 8)) == ((2,), (4,))
+
+
+def test_an_estimate_that_moves_a_little_does_not_cross_the_price_that_stays(cohort_policy: Any) -> None:
+    policies, hazards = ragged(cohort_policy, 1), np.full((1, MAX_K), 0.8)
+    prices = priced_again(policies, outlook_of(hazards), tied(1e-3), None)
+    for _ in range(20):  # down to where the old price would have cut the second position off
+        hazards = hazards * 0.995
+        prices = priced_again(policies, outlook_of(hazards), tied(1e-3), prices)
+        assert obeyed(prices, TIED_LOAD, outlook_of(hazards), 8) == (2,)
