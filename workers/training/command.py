@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -34,38 +35,31 @@ def train() -> None:
     """Train drafters for a model on its own answers."""
 
 
-@train_app.command()
-def eagle(
-    out: Out,
-    model: Model = "smollm2-135m-instruct",
-    prompts: Prompts = None,
-    budget: Budget = "30m",
-    steps: Steps = 0,
-    seed: Seed = 0,
-    limit: Limit = 0,
-    learning_rate: Rate = 1e-3,
-    model_cache: Cache = None,
-    as_json: AsJson = False,
-) -> None:
-    """One decoder layer that continues the target's features, unrolled on its own."""
-    _run("eagle", out, model, prompts, budget, steps, seed, limit, learning_rate, model_cache, as_json)
+def _command(kind: Kind) -> Callable[..., None]:
+    """A command with every option of training."""
+
+    def command(
+        out: Out,
+        model: Model = "smollm2-135m-instruct",
+        prompts: Prompts = None,
+        budget: Budget = "30m",
+        steps: Steps = 0,
+        seed: Seed = 0,
+        limit: Limit = 0,
+        learning_rate: Rate = 1e-3,
+        model_cache: Cache = None,
+        as_json: AsJson = False,
+    ) -> None:
+        _run(kind, out, model, prompts, budget, steps, seed, limit, learning_rate, model_cache, as_json)
+
+    return command
 
 
-@train_app.command()
-def medusa(
-    out: Out,
-    model: Model = "smollm2-135m-instruct",
-    prompts: Prompts = None,
-    budget: Budget = "30m",
-    steps: Steps = 0,
-    seed: Seed = 0,
-    limit: Limit = 0,
-    learning_rate: Rate = 1e-3,
-    model_cache: Cache = None,
-    as_json: AsJson = False,
-) -> None:
-    """Residual heads over the target's last hidden state."""
-    _run("medusa", out, model, prompts, budget, steps, seed, limit, learning_rate, model_cache, as_json)
+for _kind, _help in (
+    ("eagle", "One decoder layer that continues the target's features, unrolled on its own."),
+    ("medusa", "Residual heads over the target's last hidden state."),
+):
+    train_app.command(_kind, help=_help)(_command(cast("Kind", _kind)))
 
 
 def _run(

@@ -69,7 +69,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"--prompts {path}: cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PromptError(f"--prompts {path}: cannot be read: {reason}") from error
     prompts = [_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not any(not p.held_out for p in prompts) or not any(p.held_out for p in prompts):
         raise PromptError(
