@@ -123,7 +123,7 @@ def export(
         amount = "unpriced" if written.nano is None else f"{plain(written.nano)} {asked.prices.currency or ''}"
         more = " and what has no price" if written.unpriced and is_ok else ""
         held = "" if is_ok else "; what has no price was held back"
-        typer.echo(f"{output}: {written.rows:,} rows, {amount}{more}{held}", err=True)
+        typer.echo(f"{output}: {written.rows:,} rows, {amount}{more}{held}; {_range_told(range, written)}", err=True)
     raise typer.Exit(0 if is_ok else 1)
 
 
@@ -133,6 +133,12 @@ def whole_hours(asked: TimeRange, flag: str) -> TimeRange:
     if start >= end:
         raise ValueError(f"{flag}: an export is of whole hours, and {iso(asked.start)} to {iso(asked.end)} has none")
     return TimeRange(start, end)
+
+
+def _range_told(range: TimeRange, written: Written) -> str:
+    """What was looked at: an hour that is not over is left for the next export, and a first user wonders at 0 rows."""
+    told = f"{iso(range.start)} to {iso(range.end)}"
+    return told if written.rows else f"nothing is on record in the whole hours {told}"
 
 
 def _carbon(settings: Settings) -> Carbon:

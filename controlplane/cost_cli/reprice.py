@@ -66,8 +66,8 @@ def reprice(
         stop(one_line(error), 1)
     if result.open_hours:
         typer.echo(
-            f"warning: {result.open_hours} hours are not on record yet (`kadence cost close`, or a running endpoint, "
-            "puts them there): their first price is that of the sheet in force",
+            f"warning: hours that are not on record yet: {result.open_hours} (`kadence cost close`, or a running "
+            "endpoint, puts them there); their first price is that of the sheet in force",
             err=True,
         )
     if as_json:

@@ -124,6 +124,12 @@ def reported(url: str, *arguments: str) -> Any:
     return json.loads(CliRunner().invoke(cost_app, given).stdout)
 
 
+def test_whoever_exports_before_the_first_hour_is_over_is_told_so(sqlite_ledger_url: str) -> None:
+    done = run(sqlite_ledger_url, "--output", "bill.csv")
+    assert done.exit_code == 0
+    assert "nothing is on record in the whole hours 2026-09-21T00:00:00Z to 2026-09-22T00:00:00Z" in done.stderr
+
+
 def test_csv_has_a_row_for_each_cell_and_idle_and_the_unpriced_ones_without_a_cost(url: str) -> None:
     done = run(url, "--output", "-")
     rows = csv_rows(done.stdout)

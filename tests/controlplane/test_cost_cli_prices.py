@@ -149,7 +149,7 @@ def test_the_table_of_a_repricing_has_a_signed_difference_and_a_total(tmp_path: 
 def test_repricing_what_is_not_on_record_says_so(tmp_path: Path, url: str) -> None:
     done = run("reprice", *SPAN, "--database-url", url, "--prices", str(sheet(tmp_path)))
     assert done.exit_code == 0
-    assert "2 hours are not on record yet" in done.stderr
+    assert "hours that are not on record yet: 2" in done.stderr
     assert "unpriced" in done.stdout
 
 
