@@ -6,19 +6,27 @@ import json
 import time
 from decimal import Decimal
 from math import ceil, exp, floor
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.cost_cli.report import BasisName, price_sheet, time_range
+from controlplane.cost_cli.options import (
+    AsJson,
+    Config,
+    DatabaseUrl,
+    PricesFile,
+    price_sheet,
+    settings_of,
+    stop,
+    time_range,
+)
+from controlplane.cost_cli.report import BasisName
 from controlplane.cost_cli.screen import screen
 from controlplane.finops.anomaly import DEFAULT, Anomaly, Findings, Rule, find, hours_needed
 from controlplane.finops.anomaly_text import cause_text, hour_text, percent, sentence
 from controlplane.finops.pricing import PriceError
-from controlplane.settings import SettingsError, load_settings
 from controlplane.store.anomalies import hour_uses
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.queries import TimeRange, open_ledger, time_bounds
@@ -39,21 +47,18 @@ def anomalies(
     basis: Annotated[
         BasisName | None, typer.Option(help="Which prices; default: the first of these that the sheet has.")
     ] = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="Price sheet; default: the configured one, else the one in the database.")
-    ] = None,
-    database_url: Annotated[str | None, typer.Option(help="Database; default: the configured one.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    prices: PricesFile = None,
+    database_url: DatabaseUrl = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Unusual hours by cohort, of cost and of energy per token, each with its likely cause."""
+    settings = settings_of(config, database_url)
     try:
-        settings = load_settings(config, database_url=database_url)
         range = time_range(since, until, time.time())
         rule = Rule(threshold=threshold, min_tokens=min_tokens)
-    except (SettingsError, ValueError) as e:
-        typer.echo(str(e), err=True)
-        raise typer.Exit(2) from None
+    except ValueError as e:
+        stop(str(e), 2)
     try:
         engine = open_ledger(settings.database_url)
         first, last = judged_hours(range, time_bounds(engine))
@@ -61,8 +66,7 @@ def anomalies(
         asked = basis or sheet.default_basis
         found = find(hour_uses(engine, hours_needed(first, last), sheet, asked), first, last, rule)
     except (StoreError, PriceError, DBAPIError) as e:
-        typer.echo(one_line(e), err=True)
-        raise typer.Exit(1) from None
+        stop(one_line(e), 1)
     currency = sheet.currency or ""
     if as_json:
         typer.echo(json.dumps(anomalies_json(found, range, currency, asked)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +12,20 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.exc import DBAPIError
 
+from controlplane.cost_cli.amounts import money, nine
 from controlplane.cost_cli.export_files import moment_text
 from controlplane.cost_cli.export_run import Asked, Format, Written, ledger, write
+from controlplane.cost_cli.options import (
+    Config,
+    DatabaseUrl,
+    PricesFile,
+    price_sheet,
+    settings_of,
+    stop,
+    time_range,
+)
 from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
-from controlplane.cost_cli.prices import Config, DatabaseUrl, PricesFile, settings_of, stop
-from controlplane.cost_cli.report import BasisName, Dimension, parse_filters, price_sheet, time_range
+from controlplane.cost_cli.report import BasisName, Dimension, parse_filters
 from controlplane.finops.carbon import NO_ZONE, carbon_grams
 from controlplane.finops.export_cells import HOUR_S, Carbon, hour_start
 from controlplane.finops.focus import FocusSource
@@ -120,7 +128,7 @@ def export(
     if as_json:
         typer.echo(json.dumps(summary_json(written, asked, format, focus_version.value, output, is_ok)))
     elif target is not None:
-        amount = "unpriced" if written.nano is None else f"{plain(written.nano)} {asked.prices.currency or ''}"
+        amount = "unpriced" if written.nano is None else f"{nine(written.nano)} {asked.prices.currency or ''}"
         more = " and what has no price" if written.unpriced and is_ok else ""
         held = "" if is_ok else "; what has no price was held back"
         typer.echo(f"{output}: {written.rows:,} rows, {amount}{more}{held}; {_range_told(range, written)}", err=True)
@@ -177,7 +185,7 @@ def summary_json(
         "currency": asked.prices.currency,
         "basis": asked.basis,
         "rows": written.rows,
-        "cost": None if written.nano is None else plain(written.nano),
+        "cost": money(written.nano),
         "unpriced": [
             {
                 "sku": use.sku,
@@ -193,11 +201,6 @@ def summary_json(
         ],
         "warnings": [*written.unpriced_lines, *written.warnings],
     }
-
-
-def plain(nano: int) -> str:
-    """Nano-units with all nine decimals."""
-    return f"{Decimal(nano).scaleb(-9):f}"
 
 
 COMMANDS = {"export": export}

@@ -5,33 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.cost_cli.report import price_sheet
+from controlplane.cost_cli.amounts import nine, plain
+from controlplane.cost_cli.options import AsJson, Config, DatabaseUrl, PricesFile, price_sheet, settings_of, stop
 from controlplane.cost_cli.screen import screen
-from controlplane.finops.pricing import NANO, Price, PriceError, PriceSheet, load_prices
+from controlplane.finops.pricing import Price, PriceError, PriceSheet, load_prices
 from controlplane.finops.pricing.parse import problem_line
 from controlplane.finops.pricing.sheet import hour
-from controlplane.settings import Settings, SettingsError, load_settings
+from controlplane.settings import Settings
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.price_book import sheets_in_force
 from controlplane.store.queries import open_ledger
 from controlplane.store.time_range import iso, parse_moment
 
 prices_app = typer.Typer(no_args_is_help=True, help="Check a price sheet, show what is in force, and its history.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Config = Annotated[Path | None, typer.Option(help="YAML file of settings.")]
-DatabaseUrl = Annotated[str | None, typer.Option(help="Database; default: the configured one.")]
-PricesFile = Annotated[
-    Path | None, typer.Option(help="Price sheet; default: the configured one, else the one in the database.")
-]
 
 
 @prices_app.callback()
@@ -163,25 +156,6 @@ def price_json(price: Price) -> dict[str, Any]:
     }
 
 
-def nine(nano: int) -> str:
-    """Nano-units as a decimal string with all nine decimals."""
-    return f"{Decimal(nano) / NANO:.9f}"
-
-
-def plain(nano: int) -> str:
-    """Nano-units for a person: two decimals at least, and as many as there are."""
-    whole, _, decimals = nine(nano).partition(".")
-    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"
-
-
-def settings_of(config: Path | None, database_url: str | None = None) -> Settings:
-    """The settings, or the end of the command."""
-    try:
-        return load_settings(config, database_url=database_url)
-    except SettingsError as error:
-        stop(str(error), 2)
-
-
 def sheet_of(named: Path | None, settings: Settings) -> PriceSheet:
     """As a report takes it: the named file, the configured one where it is there, else that of the database."""
     try:
@@ -192,9 +166,3 @@ def sheet_of(named: Path | None, settings: Settings) -> PriceSheet:
         stop(str(error), 1)
     except DBAPIError as error:
         stop(one_line(error), 1)
-
-
-def stop(message: str, code: int) -> NoReturn:
-    """End the command with why."""
-    typer.echo(message, err=True)
-    raise typer.Exit(code)

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from controlplane.cost_cli.export_files import moment_text
 from controlplane.cost_cli.export_run import ledger
-from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, settings_of, stop
-from controlplane.cost_cli.report import BasisName, price_sheet
+from controlplane.cost_cli.options import AsJson, Config, DatabaseUrl, PricesFile, price_sheet, settings_of, stop
+from controlplane.cost_cli.report import BasisName
 from controlplane.cost_cli.screen import screen
 from controlplane.finops.invoice import CANDIDATES, Invoice, InvoiceError, parse_invoice
 from controlplane.finops.pricing import PriceError, Prices

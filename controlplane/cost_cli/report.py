@@ -6,25 +6,32 @@ import json
 import time
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-import sqlalchemy as sa
 import typer
 from sqlalchemy.exc import DBAPIError
 
+from controlplane.cost_cli.options import (
+    AsJson,
+    Config,
+    DatabaseUrl,
+    PricesFile,
+    price_sheet,
+    settings_of,
+    stop,
+    time_range,
+)
 from controlplane.cost_cli.priced_as import AS, PricedAs, prices_as
 from controlplane.cost_cli.report_format import report_json, report_table
 from controlplane.cost_cli.screen import screen
 from controlplane.finops.carbon import Carbon, carbon_between
-from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
-from controlplane.settings import Settings, SettingsError, load_settings
+from controlplane.finops.pricing import PriceError
+from controlplane.settings import Settings
 from controlplane.store.cost import cost_reports
 from controlplane.store.cost_dimensions import parse_where
 from controlplane.store.engine import StoreError, one_line
-from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import TimeRange, open_ledger, time_bounds
-from controlplane.store.time_range import iso, parse_moment
+from controlplane.store.time_range import iso
 
 
 class Dimension(StrEnum):
@@ -75,21 +82,19 @@ def report(
     idle: Annotated[
         IdleName, typer.Option(help="Idle time: a row of its own (none), or spread over the rows.")
     ] = IdleName.NONE,
-    prices: Annotated[
-        Path | None, typer.Option(help="Price sheet; default: the configured one, else the one in the database.")
-    ] = None,
+    prices: PricesFile = None,
     priced_as: Annotated[PricedAs, AS] = PricedAs.CURRENT,
-    database_url: Annotated[str | None, typer.Option(help="Database; default: the configured one.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    database_url: DatabaseUrl = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Cost and energy by one dimension; rows + rest + idle = the bill."""
+    settings = settings_of(config, database_url)
     try:
-        settings = load_settings(config, database_url=database_url)
         range = time_range(since, until, time.time())
         filters = parse_filters(where or ())
-    except (SettingsError, ValueError) as e:
-        _stop(str(e), 2)
+    except ValueError as e:
+        stop(str(e), 2)
     try:
         engine = open_ledger(settings.database_url)
         sheet = prices_as(priced_as, engine, range, price_sheet(prices, settings, engine))
@@ -98,9 +103,9 @@ def report(
         bounds = time_bounds(engine)
         carbon, carbon_warning = carbon_of(settings, range)
     except (StoreError, PriceError) as e:
-        _stop(str(e), 1)
+        stop(str(e), 1)
     except DBAPIError as e:
-        _stop(one_line(e), 1)
+        stop(one_line(e), 1)
     main = sheet.default_basis if sheet.default_basis in results else next(iter(results))
     for line in dict.fromkeys(line for each in results.values() for line in (*each.unpriced, *each.warnings)):
         typer.echo(f"warning: {line}", err=True)
@@ -134,39 +139,12 @@ def parse_filters(where: Sequence[str]) -> dict[str, list[str]]:
     return filters
 
 
-def time_range(since: str, until: str | None, now: float) -> TimeRange:
-    """Raises ValueError naming the flag."""
-    moments = {}
-    for flag, text in (("--since", since), ("--until", until)):
-        try:
-            moments[flag] = now if text is None else parse_moment(text, now)
-        except ValueError as e:
-            raise ValueError(f"{flag}: {e}") from None
-    if moments["--since"] >= moments["--until"]:
-        raise ValueError(f"--since: {iso(moments['--since'])} is not before the end, {iso(moments['--until'])}")
-    return TimeRange(moments["--since"], moments["--until"])
-
-
 def carbon_of(settings: Settings, range: TimeRange) -> tuple[Carbon | None, str | None]:
     """What the range's energy is counted with in grams of CO2, and a line on why it is not."""
     try:
         return carbon_between(settings.carbon_zone, range.start, range.end, settings.pue), None
     except ValueError as e:
         return None, str(e)
-
-
-def price_sheet(named: Path | None, settings: Settings, engine: sa.Engine) -> PriceSheet:
-    """The file that was named, else the configured file if it is there, else the database's price book."""
-    if named is not None:
-        return load_prices(named)
-    if settings.prices.exists():
-        return load_prices(settings.prices)
-    return stored_prices(engine)
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)
 
 
 COMMANDS = {"report": report}

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from controlplane.cost_cli.amounts import money
 from controlplane.finops.carbon import Carbon, facility_uj
 from controlplane.finops.pricing import NANO
 from controlplane.store.queries import CostReport, CostRow, TimeRange
@@ -126,11 +127,6 @@ def _basis_json(report: CostReport) -> dict[str, Any]:
         "total": _money_json(report.total),
         "unpriced": list(report.unpriced),
     }
-
-
-def money(nano: int | None) -> str | None:
-    """Nano-units as a decimal string with all nine decimals; None = unpriced."""
-    return None if nano is None else f"{Decimal(nano) / NANO:.9f}"
 
 
 def _decimal(amount: Decimal | None) -> str | None:

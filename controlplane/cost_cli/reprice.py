@@ -12,8 +12,18 @@ import typer
 from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 
-from controlplane.cost_cli.prices import AsJson, Config, DatabaseUrl, PricesFile, nine, plain, settings_of, stop
-from controlplane.cost_cli.report import BasisName, price_sheet, time_range
+from controlplane.cost_cli.amounts import money, plain
+from controlplane.cost_cli.options import (
+    AsJson,
+    Config,
+    DatabaseUrl,
+    PricesFile,
+    price_sheet,
+    settings_of,
+    stop,
+    time_range,
+)
+from controlplane.cost_cli.report import BasisName
 from controlplane.cost_cli.screen import screen
 from controlplane.finops.pricing import PriceError, load_prices
 from controlplane.finops.reprice import Repriced, Repricing
@@ -89,9 +99,6 @@ def reprice_json(result: Repricing, range: TimeRange, basis: str, by: str) -> di
 
 
 def _row(row: Repriced) -> dict[str, Any]:
-    def money(nano: int | None) -> str | None:
-        return None if nano is None else nine(nano)
-
     return {
         "machine_s": row.ns / 1e9,
         "first": money(row.first_nano),
