@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.policy import Policy, PolicyError, load_policy
+from controlplane.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,6 @@ FILE = "policy file"
 
 MAX_PROBLEMS = 20
 
-Signature = tuple[int, int, int]
-
 
 class PolicyWatch:
     """One policy file. revision: of the text of this file that was applied last; None when that is not known."""
@@ -33,19 +32,12 @@ class PolicyWatch:
         self.path = path
         self.problems: tuple[str, ...] = ()
         self._revision = revision
-        self._looked_at: Signature | str | None = "never"
-        self._read: Signature | str | None = "never"
+        self._file = WatchedFile(path, is_known=False)
 
     def poll(self) -> Policy | None:
         """The file's policy if it changed and is good. Blocks for a stat, and for a read after a change."""
-        now = self._signature()
-        if now == self._read:
+        if not self._file.has_changed():
             return None
-        if now != self._looked_at:
-            # It may be half written: read it when it has stopped changing.
-            self._looked_at = now
-            return None
-        self._read = now
         try:
             policy = load_policy(self.path)
         except PolicyError as error:
@@ -62,14 +54,6 @@ class PolicyWatch:
         more = len(lines) - MAX_PROBLEMS
         self.problems = (*lines[:MAX_PROBLEMS], *([f"and {more} more"] if more > 0 else []))
         log.warning("the policy file is not applied, the last good policy stays in force: %s", "; ".join(self.problems))
-
-    def _signature(self) -> Signature | None:
-        """Modification time, size and inode (an editor may replace the file by another); None without a file."""
-        try:
-            found = self.path.stat()
-        except (OSError, ValueError):
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 async def follow(watch: PolicyWatch, apply: Callable[[Policy], None], every_s: float = POLL_S) -> None:

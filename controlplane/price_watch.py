@@ -19,6 +19,7 @@ from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.store.engine import StoreError, one_line
 from controlplane.store.price_book import save_prices, sheets_in_force, stored_prices
 from controlplane.store.price_history import close_hours
+from controlplane.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ CLOSE_EVERY_S = 3600.0
 FILE = "price file"
 """Who put a sheet in force that came from the file, in the history."""
 
-Signature = tuple[int, int, int]
-
 
 class PriceWatch:
     """One price sheet file. sheet: the last good one; an empty one before that, as nothing is priced then."""
@@ -40,21 +39,15 @@ class PriceWatch:
         self.sheet = PriceSheet()
         self.problems: tuple[str, ...] = ()
         self.has_sheet = False
-        self._looked_at = self._read = self._signature()
+        self._file = WatchedFile(path, is_known=True)
         self._load()
 
     def poll(self) -> bool:
         """Whether another good sheet is in force now. Blocks for a stat, and for a read after a change."""
-        now = self._signature()
-        if now == self._read:
+        if not self._file.has_changed():
             return False
-        if now != self._looked_at:
-            # It may be half written: read it when it has stopped changing.
-            self._looked_at = now
-            return False
-        self._read = now
-        before = self.sheet if self.has_sheet else None
-        return self._load() and self.sheet.revision != (before.revision if before else "")
+        before = self.sheet.revision if self.has_sheet else ""
+        return self._load() and self.sheet.revision != before
 
     def keep(self, engine: sa.Engine, now: float, closes: bool = True) -> None:
         """Put the sheet on record, and what ended hours cost by it. Blocks; a database that is away is logged.
@@ -81,14 +74,6 @@ class PriceWatch:
         self.problems = ()
         self.has_sheet = True
         return True
-
-    def _signature(self) -> Signature | None:
-        """Modification time, size and inode (an editor may replace the file by another); None without a file."""
-        try:
-            found = self.path.stat()
-        except (OSError, ValueError):
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 async def follow(
