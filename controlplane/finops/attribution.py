@@ -219,7 +219,12 @@ def wasted_speculation(uses: Iterable[Use], per_hour_nano: int | None) -> dict[s
 
 def cost_of_time(machine_ns: int, per_hour_nano: int) -> int:
     """Bill in nano-units for that much machine time, rounded half to even: ns * price / (3600 * 10^9)."""
-    whole, rest = divmod(machine_ns * per_hour_nano, NS_PER_HOUR)
+    return rounded_cost(machine_ns * per_hour_nano)
+
+
+def rounded_cost(exact: int) -> int:
+    """Nano-units, half to even, of machine time in ns times its price in nano-units an hour, or of a sum of those."""
+    whole, rest = divmod(exact, NS_PER_HOUR)
     return whole + (2 * rest > NS_PER_HOUR or (2 * rest == NS_PER_HOUR and whole % 2 == 1))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from controlplane.finops.attribution import NS_PER_HOUR
+from controlplane.finops.attribution import rounded_cost
 from controlplane.finops.forecast import HOUR_S
 from controlplane.finops.pricing import NANO, PriceSheet
 
@@ -19,7 +19,7 @@ Cell = tuple[int, str]
 class Spent:
     """What machine time comes to under a price sheet.
 
-    exact: by hour, in nano-dollars times NS_PER_HOUR, so that it is rounded once. total: their sum. unpriced_ns:
+    exact: by hour, in nano-dollars times the ns of an hour, so that it is rounded once. total: their sum. unpriced_ns:
     machine time that has no price. why: what is missing, in one line, "" where nothing is.
     """
 
@@ -31,12 +31,12 @@ class Spent:
     @property
     def nano(self) -> int:
         """Nano-dollars of the time that has a price."""
-        return _rounded(self.total)
+        return rounded_cost(self.total)
 
     @property
     def by_hour(self) -> dict[int, int]:
         """Nano-dollars by hour since the unix epoch, each rounded."""
-        return {hour: _rounded(each) for hour, each in self.exact.items()}
+        return {hour: rounded_cost(each) for hour, each in self.exact.items()}
 
     def plus(self, other: Spent) -> Spent:
         """Both together: the same as of all the machine time at once."""
@@ -68,12 +68,6 @@ def currency_problem(sheet: PriceSheet) -> str:
     if sheet.currency in (None, CURRENCY):
         return ""
     return f"budgets are in {CURRENCY} and the price sheet is in {sheet.currency}; neither is converted"
-
-
-def _rounded(numerator: int) -> int:
-    """Half to even, as attribution.cost_of_time rounds."""
-    whole, rest = divmod(numerator, NS_PER_HOUR)
-    return whole + (2 * rest > NS_PER_HOUR or (2 * rest == NS_PER_HOUR and whole % 2 == 1))
 
 
 def money(nano: int) -> str:
