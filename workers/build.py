@@ -23,7 +23,7 @@ from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
-from workers.proposers.drafter_folder import TargetIdentity, check_target, load_eagle, read_card
+from workers.proposers.drafter_folder import check_target, identify, load_eagle, read_card
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
@@ -58,11 +58,8 @@ def check_models(settings: Settings) -> None:
     check_config(AutoConfig.from_pretrained(folder), settings.model)
     kind, _, where = settings.drafter.partition(":")
     if kind == "eagle":
-        drafter, config = _drafter_folder(where), AutoConfig.from_pretrained(folder).get_text_config()
-        identity = TargetIdentity(
-            settings.model, weights_sha256(folder, settings.model_cache), config.hidden_size, config.vocab_size
-        )
-        check_target(drafter, read_card(drafter), identity)
+        drafter = Path(where)
+        check_target(drafter, read_card(drafter), identify(settings.model, folder, settings.model_cache))
     elif kind == "draft_model":
         draft = resolve_model(where, settings.model_cache)
         check_config(AutoConfig.from_pretrained(draft), where)
@@ -116,7 +113,7 @@ def build_proposer(
     if kind == "ngram":
         return NGramProposer()
     if kind == "eagle":
-        return _eagle(_drafter_folder(where), settings, target)
+        return _eagle(Path(where), settings, target)
     folder = resolve_model(where, settings.model_cache)
     check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
     draft = _load(folder, settings, device, dtype, where)
@@ -129,14 +126,9 @@ def build_proposer(
     return DraftModelProposer(draft, target.vocab_size, version=version)
 
 
-def _drafter_folder(where: str) -> Path:
-    return Path(where).expanduser()
-
-
 def _eagle(folder: Path, settings: Settings, target: ModelRunner) -> EagleProposer:
-    weights = weights_sha256(resolve_model(settings.model, settings.model_cache), settings.model_cache)
-    identity = TargetIdentity(settings.model, weights, target.hidden_size, target.vocab_size)
-    model, vocabulary, _ = load_eagle(folder, identity)
+    of = resolve_model(settings.model, settings.model_cache)
+    model, vocabulary, _ = load_eagle(folder, identify(settings.model, of, settings.model_cache))
     version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
     shared = SharedWeights(target.embeddings, target.head)
     model = model.to(target.device, target.dtype)

@@ -33,7 +33,6 @@ class ModelRunner:
         config = model.config.get_text_config()
         self.name = name or str(getattr(config, "_name_or_path", "")) or config.model_type
         self.vocab_size: int = config.vocab_size
-        self.hidden_size: int = config.hidden_size
         self.context = context
         self.device = model.device
         self.dtype = model.dtype

@@ -15,7 +15,9 @@ from typing import Any, Literal, get_args
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
+from workers.models.weights_hash import weights_sha256
 from workers.proposers.eagle_model import EagleModel, EagleShape
 
 FORMAT = 1
@@ -36,6 +38,12 @@ class TargetIdentity:
     weights: str
     hidden: int
     vocab: int
+
+
+def identify(name: str, folder: Path, cache: Path) -> TargetIdentity:
+    """The target in that folder, from its configuration and its weight files; their hash is kept in `cache`."""
+    config = AutoConfig.from_pretrained(folder).get_text_config()
+    return TargetIdentity(name, weights_sha256(folder, cache), config.hidden_size, config.vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

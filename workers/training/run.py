@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from workers.models.weights_hash import weights_sha256
-from workers.proposers.drafter_folder import DrafterCard, Kind, TargetIdentity, save_drafter
+from workers.proposers.drafter_folder import DrafterCard, Kind, identify, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.training.answers import Answer
 from workers.training.eagle import EagleObjective
@@ -81,7 +80,8 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     began = time.monotonic()
-    weights = weights_sha256(order.folder, order.cache)
+    target = identify(order.name, order.folder, order.cache)
+    weights = target.weights
     wanted = questions(order.prompts, AutoTokenizer.from_pretrained(order.folder), order.max_tokens, order.seeds)
     report.stage("answers", len(wanted))
     store = order.cache.parent / "training" / weights[:16]
@@ -104,7 +104,6 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     report.stage("features", sum(len(a.question.prompt_token_ids) + len(a.token_ids) for a in answers))
     features = store_features(store / f"features-{_digest(answers)}", answers, model, layers, report.advance)
     vocabulary = draft_vocabulary(taught, DRAFT_VOCABULARY, model.config.vocab_size)
-    target = TargetIdentity(order.name, weights, model.config.hidden_size, model.config.vocab_size)
     torch.manual_seed(order.recipe.seed)
     objective, shape = _objective(order.kind, model.config, Teacher.of(model, vocabulary), layers)
     del model
