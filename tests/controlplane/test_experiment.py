@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.alerts import Alert
 from controlplane.controller import Controller
-from controlplane.decision.decide import Decision
 from controlplane.decision.plan import Plan
 from controlplane.experiment import (
     HOLDOUT,
@@ -26,7 +24,8 @@ from controlplane.experiment import (
 )
 from controlplane.experiment_control import ExperimentControl
 from controlplane.policy import Policy, parse_policy
-from controlplane.rollout import Rollout, StageOrder
+from controlplane.replay import KeptDecisions
+from controlplane.rollout import StageOrder
 from controlplane.telemetry import CohortWindow, Report, StepCell, StepCount, WindowId, WorkerWindow
 
 T0 = 10_000.0
@@ -154,29 +153,17 @@ def test_the_only_replica_cannot_be_held_out() -> None:
         holdout_replicas(by_replica("5%"), 1)
 
 
-class Kept:
+class Kept(KeptDecisions):
     """Journal of the controller and log of the experiment, in lists."""
 
     def __init__(self) -> None:
-        self.decisions: list[Decision] = []
+        super().__init__()
         self.told_of: list[tuple[str, dict[str, Any]]] = []
         self.runs: list[Run] = []
         self.windows: list[Window] = []
 
-    def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
-        self.decisions += decisions
-
-    def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None:
-        pass
-
-    def rollout_changed(self, rollout: Rollout) -> None:
-        pass
-
     def told(self, kind: str, value: dict[str, Any], *, epoch: int, at: float) -> None:
         self.told_of.append((kind, value))
-
-    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None:
-        pass
 
     def experiment(self, run: Run) -> None:
         self.runs.append(run)
