@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
@@ -86,6 +86,7 @@ class Engine:
             )
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
+        _refuse_what_is_missing(request)
         sampling = request.sampling
         sequence = Sequence(
             request,
@@ -262,3 +263,16 @@ class Engine:
         record = sequence.record(self._clock(), reason, self.meter)
         self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
         return record
+
+
+_MISSING = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs",
+            "prompt_logprobs", "stop_token_ids")  # fmt: skip
+
+
+def _refuse_what_is_missing(request: EngineRequest) -> None:
+    """Raise ValueError naming a wish that the engine does not fulfil yet."""
+    for f in fields(request.sampling):
+        if f.name in _MISSING and getattr(request.sampling, f.name) != f.default:
+            raise ValueError(f"{f.name} is not supported by this engine yet; leave it out")
+    if request.grammar is not None:
+        raise ValueError("grammar is not supported by this engine yet; leave it out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from controlplane.telemetry import FinishReason, RequestRecord
 
@@ -19,12 +19,23 @@ class Served(Protocol):
     drafter: str
 
 
+MAX_LOGPROBS = 20
+"""Most alternatives of which a request may have log-probabilities, as in OpenAI's API."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample and when to stop.
 
-    temperature 0 is greedy. top_k 0 and top_p 1 are off. seed: with one, the text is a function of the request alone
-    (Gumbel coupling); without one, sampling is lossless in distribution. max_tokens, min_tokens: completion tokens.
+    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. seed: with one, the text is a function of the request
+    alone (Gumbel coupling); without one, sampling is lossless in distribution. max_tokens, min_tokens: completion
+    tokens; max_tokens 0 only scores the prompt. stop, stop_token_ids: strings and tokens that end the text, the strings
+    left out of it.
+
+    repetition_penalty (above 0, 1 is off) hits tokens of prompt and output, presence_penalty and frequency_penalty (0
+    is off) those of the output (`kernels.sample` has the rule). logit_bias: (token id, what is added to its logit), each
+    id once. logprobs: None is none, 0 the chosen token's, n with the n most likely alternatives, at most MAX_LOGPROBS;
+    prompt_logprobs: the same of the prompt's tokens.
     """
 
     max_tokens: int
@@ -35,11 +46,31 @@ class SamplingParams:
     seed: int | None = None
     ignore_eos: bool = False
     min_tokens: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What the output must parse as: a schema, an expression or a grammar as `text`; "json_object" needs none."""
+
+    kind: Literal["json_object", "json_schema", "regex", "grammar"]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A validated request; `created_at` in unix seconds is where TTFT starts."""
+    """A validated request; `created_at` in unix seconds is where TTFT starts.
+
+    prediction: token ids that the client expects in the output, for a drafter. deadline_at: unix seconds after which
+    the answer is of no use.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -49,6 +80,20 @@ class EngineRequest:
     route: str = ""
     stream: bool = False
     created_at: float = 0.0
+    prediction: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
+    deadline_at: float | None = None
+    service_tier: str | None = None
+
+
+class TokenLogprob(NamedTuple):
+    """Natural log of a token's probability in the target's own distribution: the log_softmax of its raw logits, before
+    temperature, penalties, bias and masks. top: the most likely tokens with theirs, falling; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +103,9 @@ class Chunk:
     token_ids: tokens committed in this step; text: what they added, already detokenised and trimmed before a stop
     string. steps: (drafted, accepted) of the draft-verify round, empty for the token that prefill yields.
     finish_reason and record are set on the last chunk; error on a request that failed.
+
+    logprobs: one of each token of token_ids, where asked for (tokens whose text a stop string cut off have theirs too).
+    prompt_logprobs: one of each prompt token, on the first chunk; the first token has none.
     """
 
     request_id: str
@@ -67,6 +115,8 @@ class Chunk:
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
