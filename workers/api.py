@@ -123,7 +123,7 @@ def create_app(backend: Backend) -> FastAPI:
         except Exception:  # without a controller the workers' figures still count
             _log.warning("the controller did not answer with its counts")
             counts = JournalCounts()
-        return Response(aggregator.render(counts), headers={"content-type": CONTENT_TYPE_LATEST})
+        return Response(aggregator.render(counts, backend.policy()), headers={"content-type": CONTENT_TYPE_LATEST})
 
     app.include_router(admin_router(backend))
     app.include_router(experiment_router(backend))

@@ -42,7 +42,7 @@ class JournalCounts:
     reports_refused: reports not used, by reason. stepped_down: whether it found a later controller in its database.
     alerts: names of the active ones. budgets: where each stands; budgets_unasked: requests that endpoints decided on by
     themselves, because the controller did not answer whether they may be paid for. prices: what machines cost now, None
-    while no controller said.
+    while no controller said. silence_s: seconds since the controller said all this, None where it never did.
     """
 
     decisions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class JournalCounts:
     budgets: tuple[BudgetStatus, ...] = ()
     budgets_unasked: int = 0
     prices: MachinePrices | None = None
+    silence_s: float | None = None
 
 
 class Backend(Protocol):

@@ -25,6 +25,15 @@ def of_controller(counts: JournalCounts) -> Iterator[Metric]:
         "1 when the controller found a later one in its database and decides no more.",
         float(counts.stepped_down),
     )
+    # Absent, not 0, where it never answered: whoever starts without a controller must be told so, too.
+    silence = GaugeMetricFamily(
+        "kadence_controller_silence_seconds",
+        "Seconds since the controller last answered this endpoint; absent while it never did.",
+        labels=[],
+    )
+    if counts.silence_s is not None:
+        silence.add_metric([], counts.silence_s)
+    yield silence
     alerts = GaugeMetricFamily("kadence_alerts_active", "1 while an alert is not cleared.", labels=["alert"])
     for name in sorted(counts.alerts):
         alerts.add_metric([name], 1)
@@ -40,12 +49,25 @@ def _budgets(counts: JournalCounts) -> Iterator[Metric]:
         "kadence_budget_spent_usd", "Dollars spent in the present period; absent while unknown.", labels=["budget"]
     )
     limit = GaugeMetricFamily("kadence_budget_limit_usd", "Dollars of a period.", labels=["budget"])
+    ahead = GaugeMetricFamily(
+        "kadence_budget_forecast_usd",
+        "Dollars expected to be spent by the reset; absent while unknown.",
+        labels=["budget"],
+    )
+    period = GaugeMetricFamily("kadence_budget_period_seconds", "Length of the present period.", labels=["budget"])
+    reset = GaugeMetricFamily(
+        "kadence_budget_reset_timestamp_seconds", "When the present period ends, unix time.", labels=["budget"]
+    )
     rejections = CounterMetricFamily("kadence_budget_rejections", "Requests refused by a budget.", labels=["budget"])
     for status in counts.budgets:
         if status.standing != "unknown":
             spent.add_metric([status.name], status.spent_nano / 1e9)
         limit.add_metric([status.name], status.limit_nano / 1e9)
+        if status.forecast is not None:
+            ahead.add_metric([status.name], status.forecast.at_reset_nano / 1e9)
+        period.add_metric([status.name], status.period.end - status.period.start)
+        reset.add_metric([status.name], status.period.end)
         rejections.add_metric([status.name], status.rejections)
-    yield from (spent, limit, rejections)
+    yield from (spent, limit, ahead, period, reset, rejections)
     text = "Requests that an endpoint decided on by the last word it had, because the controller did not answer."
     yield CounterMetricFamily("kadence_budget_unasked", text, counts.budgets_unasked)

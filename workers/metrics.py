@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from controlplane.finops.attribution import NS_PER_SECOND
+from controlplane.policy import Policy
 from controlplane.telemetry import (
     LATENCY_BOUNDS_S,
     LatencyHistogram,
@@ -23,6 +25,7 @@ from controlplane.telemetry import (
 from workers.backend import JournalCounts
 from workers.controller_metrics import of_controller
 from workers.cost_metrics import CostCounters, MachineTime, per_million_tokens
+from workers.policy_metrics import of_policy
 from workers.worker_totals import MetricsSnapshot
 
 OTHER_COHORTS = "other"
@@ -51,6 +54,10 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests_finished": ("Requests that ended with an answer.", _COHORT),
     "requests_failed": ("Requests that ended in an error, or because the client left.", _COHORT),
     "energy_joules": ("Energy of the accelerators by source of the reading; absent where none.", ("source",)),
+    "busy_seconds": ("Machine seconds of all workers that went into a cohort's work.", _COHORT),
+    "wasted_speculation_seconds": ("Of busy_seconds, those for draft tokens that were not kept.", _COHORT),
+    "idle_seconds": ("Machine seconds of all workers in which nothing was computed for a request.", ()),
+    "attributed_energy_joules": ("Energy of a cohort's work, without that of idling; absent where none.", _COHORT),
     "wasted_speculation_joules": ("Energy of draft tokens that were not kept; absent where not measured.", _COHORT),
     "energy_windows_dropped": ("Windows that an energy meter had no answer for, by reason.", ("reason",)),
     "canary_checked": ("Finished requests computed again by the target alone.", _COHORT_DRAFTER),
@@ -98,8 +105,8 @@ class MetricsAggregator:
             newest = {series: max(total, last.get(series, 0)) for series, total in totals.items()}
             self._last[snapshot.worker] = (snapshot.epoch, last | newest)
 
-    def render(self, counts: JournalCounts) -> bytes:
-        """The exposition in Prometheus' text format; counts: the controller's."""
+    def render(self, counts: JournalCounts, policy: Policy | None = None) -> bytes:
+        """The exposition in Prometheus' text format; counts: the controller's, policy: the one in force."""
         self._costs.bill(self._machine_time(), counts.prices)
         families = [
             *self._counters(),
@@ -109,6 +116,7 @@ class MetricsAggregator:
             *self._costs.families(),
             per_million_tokens(self._snapshots, self._known, self._costs.prices),
             *of_controller(counts),
+            *of_policy(policy),
         ]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(families))
@@ -159,6 +167,11 @@ class MetricsAggregator:
             yield family
 
     def _gauges(self) -> Iterator[Metric]:
+        planned = GaugeMetricFamily(
+            "kadence_planned_speculative_tokens",
+            "Mean K that the plan gave the steps of the last window; a step may draft fewer.",
+            labels=_MODEL_COHORT,
+        )
         k = GaugeMetricFamily(
             "kadence_num_speculative_tokens",
             "Mean number of draft tokens per step in the last window.",
@@ -178,10 +191,10 @@ class MetricsAggregator:
                     continue
                 if steps := window.spec_steps + window.plain_steps:
                     k.add_metric([model, cohort], window.draft_tokens / steps)
+                    planned.add_metric([model, cohort], sum(cell.k * cell.steps for cell in window.cells) / steps)
                 if window.spec_steps:
                     acceptance.add_metric([model, cohort], 1 + window.accepted_tokens / window.spec_steps)
-        yield k
-        yield acceptance
+        yield from (planned, k, acceptance)
         info = GaugeMetricFamily(
             "kadence_drafter_info", "1 for each drafter, name@version, of the workers.", labels=["model", "drafter"]
         )
@@ -231,9 +244,14 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
     for cohort, use in snapshot.use.items():
         yield Series(_BUSY, model, (cohort, snapshot.device)), use.ns
         yield Series(_WASTED, model, (cohort, snapshot.device)), use.wasted_ns
+        yield Series("busy_seconds", model, (cohort,)), use.ns / NS_PER_SECOND
+        yield Series("wasted_speculation_seconds", model, (cohort,)), use.wasted_ns / NS_PER_SECOND
+        if use.uj is not None:
+            yield Series("attributed_energy_joules", model, (cohort,)), use.uj / 1e6
         if use.wasted_uj is not None:
             yield Series("wasted_speculation_joules", model, (cohort,)), use.wasted_uj / 1e6
     yield Series(_IDLE, model, (snapshot.device,)), snapshot.idle_ns
+    yield Series("idle_seconds", model, ()), snapshot.idle_ns / NS_PER_SECOND
     for source, microjoules in snapshot.energy_uj.items():
         if source != "none":
             yield Series("energy_joules", model, (source,)), microjoules / 1e6

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -59,6 +61,7 @@ class RayBackend:
         self._policy = parse_policy(policy_text, source=str(settings.policy))
         self._plan = unplanned(self._policy)
         self._counts = JournalCounts()
+        self._heard_at: float | None = None
         self._status = PolicyStatus()
         self._refreshing: asyncio.Task[None] | None = None
         self._controller: Any = None
@@ -117,7 +120,8 @@ class RayBackend:
         return []
 
     async def journal_counts(self) -> JournalCounts:
-        return self._counts
+        silence_s = None if self._heard_at is None else time.monotonic() - self._heard_at
+        return replace(self._counts, silence_s=silence_s)
 
     async def ready(self) -> bool:
         return bool(await self.snapshots())
@@ -205,6 +209,7 @@ class RayBackend:
 
     async def _refresh(self) -> None:
         state: ControllerState = await self._ask("state")
+        self._heard_at = time.monotonic()
         if state.policy_revision != self._policy.revision:
             self._policy = parse_policy(state.policy_text, source="the policy in force")
         self._plan, self._counts, self._status = state.plan, state.counts, state.status

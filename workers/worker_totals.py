@@ -31,23 +31,34 @@ class CanaryTotals(NamedTuple):
 class CohortUse(NamedTuple):
     """Machine time (ns) of a cohort, and of it what went into draft tokens that were not kept; likewise microjoules.
 
-    wasted_uj: of the windows that were measured, None where none was.
+    wasted_uj, uj: of the windows that were measured, None where none was; uj is without the energy of idling.
     """
 
     ns: int = 0
     wasted_ns: int = 0
     wasted_uj: int | None = None
+    uj: int | None = None
 
     def plus(self, other: CohortUse) -> CohortUse:
-        measured = [uj for uj in (self.wasted_uj, other.wasted_uj) if uj is not None]
-        return CohortUse(self.ns + other.ns, self.wasted_ns + other.wasted_ns, sum(measured) if measured else None)
+        return CohortUse(
+            self.ns + other.ns,
+            self.wasted_ns + other.wasted_ns,
+            _measured(self.wasted_uj, other.wasted_uj),
+            _measured(self.uj, other.uj),
+        )
+
+
+def _measured(*amounts: int | None) -> int | None:
+    """The sum of those that were measured, None where none was."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
 
 
 def cohort_uses(use: WindowUse) -> dict[str, CohortUse]:
     """A window's use by cohort."""
     found: dict[str, CohortUse] = {}
     for each in use.uses:
-        more = CohortUse(each.ns, each.wasted_ns, each.wasted_uj)
+        more = CohortUse(each.ns, each.wasted_ns, each.wasted_uj, each.uj)
         found[each.cohort] = found.get(each.cohort, CohortUse()).plus(more)
     return found
 

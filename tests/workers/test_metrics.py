@@ -6,10 +6,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.alerts import CanaryCheck
+from controlplane.policy import parse_policy
 from controlplane.telemetry import CohortWindow, LatencyHistogram, StepCell, StepCount, WindowId, WorkerWindow
 from workers.backend import JournalCounts
 from workers.metrics import OTHER_COHORTS, MetricsAggregator, render
-from workers.worker_totals import MetricsSnapshot, WorkerTotals
+from workers.worker_totals import CohortUse, MetricsSnapshot, WorkerTotals
 
 CELL = StepCell(
     0, 4, (StepCount(0, 0, False, 3), StepCount(2, 1, False, 5), StepCount(4, 4, False, 2)), step_seconds=0.5
@@ -208,3 +209,48 @@ def test_the_canarys_checks_are_counted_by_cohort_and_drafter() -> None:
 def test_an_active_alert_is_a_gauge() -> None:
     text = MetricsAggregator().render(JournalCounts(alerts=("canary:ngram@1",)))
     assert parse(text)["kadence_alerts_active", (("alert", "canary:ngram@1"),)] == 1
+
+
+def test_the_k_that_was_planned_is_shown_beside_the_one_that_was_drafted() -> None:
+    samples = exposition(SNAPSHOT)
+    assert of(samples, "planned_speculative_tokens", cohort="code") == 4
+    assert of(samples, "num_speculative_tokens", cohort="code") == pytest.approx(1.8)
+
+
+def test_machine_time_is_shown_in_seconds_whatever_it_costs() -> None:
+    used = replace(SNAPSHOT, use={"code": CohortUse(3_000_000_000, 500_000_000)}, idle_ns=2_000_000_000)
+    samples = exposition(used, replace(used, worker="w-2", device="another"))
+    shown = [of(samples, f"{name}_total", cohort="code") for name in ("busy_seconds", "wasted_speculation_seconds")]
+    assert shown == [6.0, 1.0]
+    assert of(samples, "idle_seconds_total") == 4.0
+
+
+def test_a_cohorts_energy_is_absent_where_nothing_measured_it() -> None:
+    measured = exposition(replace(SNAPSHOT, use={"code": CohortUse(1, 0, 1, 2_500_000)}))
+    assert of(measured, "attributed_energy_joules_total", cohort="code") == 2.5
+    dark = exposition(replace(SNAPSHOT, use={"code": CohortUse(1, 0)}))
+    assert not [name for name, _ in dark if "attributed" in name]
+
+
+def test_measured_energy_of_a_cohort_adds_up_over_windows_that_were_not() -> None:
+    totals = WorkerTotals()
+    for sequence, energy in ((1, 4_000_000), (2, None), (3, 2_000_000)):
+        snapshot = totals.add(replace(window(sequence, energy), idle_energy_uj=None if energy is None else 500_000))
+    assert snapshot.use["code"].uj == 5_000_000
+
+
+def test_the_ends_of_a_cohorts_ladder_are_shown_with_its_tuner() -> None:
+    policy = parse_policy(
+        "version: 1\ncohorts:\n  - name: default\n    match: {}\n"
+        "    speculation: {tuner: threshold, ladder: [1, 2, 8], start: 2, fallback: 1}\n"
+    )
+    samples = parse(MetricsAggregator().render(JournalCounts(), policy))
+    ends = [samples[f"kadence_ladder_{end}_tokens", (("cohort", "default"), ("tuner", "threshold"))]
+            for end in ("min", "max")]  # fmt: skip
+    assert ends == [1, 8]
+
+
+def test_a_controller_that_never_answered_has_no_silence_and_not_zero() -> None:
+    name = ("kadence_controller_silence_seconds", ())
+    assert parse(MetricsAggregator().render(JournalCounts(silence_s=7.5)))[name] == 7.5
+    assert name not in parse(MetricsAggregator().render(JournalCounts()))

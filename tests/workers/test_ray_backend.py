@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from controlplane.policy_control import PolicyStatus
 from controlplane.settings import load_settings
-from workers.backend import WorkerError
+from workers.backend import JournalCounts, WorkerError
 from workers.plan_client import unplanned
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
+    from workers.controller_actor import ControllerState
     from workers.ray_backend import RayBackend
 
 FIRST, SECOND = (
@@ -56,3 +59,37 @@ def test_a_policy_in_force_is_answered_with_its_revision_even_if_the_controller_
 
     answered, in_force = asyncio.run(apply())
     assert answered == in_force
+
+
+class Stated(RayBackend):
+    """Its controller answers once with the state it is given, and then no more."""
+
+    state: ControllerState | None = None
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        state, self.state = self.state, None
+        if state is None:
+            raise WorkerError("the controller does not answer")
+        return state
+
+
+def test_the_silence_of_a_controller_grows_from_its_last_answer_and_is_unknown_before_the_first() -> None:
+    async def listen() -> tuple[float | None, float | None, float | None]:
+        backend = Stated(NoWorkers(), load_settings(), FIRST, tokenizer=None, max_context=16)
+        with contextlib.suppress(WorkerError):
+            await backend._refresh()
+        never = (await backend.journal_counts()).silence_s
+        plan = unplanned(backend._policy)
+        backend.state = ControllerState(FIRST, backend._policy.revision, plan, JournalCounts(), PolicyStatus())
+        await backend._refresh()
+        heard = (await backend.journal_counts()).silence_s
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(WorkerError):
+            await backend._refresh()
+        return never, heard, (await backend.journal_counts()).silence_s
+
+    never, heard, silent = asyncio.run(listen())
+    assert never is None
+    assert heard is not None
+    assert silent is not None
+    assert silent - heard >= 0.05
