@@ -39,6 +39,8 @@ from controlplane.store.time_range import iso
 
 LINES_SHOWN = 20
 STDOUT = "-"
+PROVIDER, ACCOUNT = "Kadence", "kadence"
+"""Of FOCUS rows, unless said otherwise."""
 
 
 class FocusVersion(StrEnum):
@@ -66,8 +68,8 @@ def export(
         BasisName | None, typer.Option(help="Which prices the bill is made with; default: the sheet's first.")
     ] = None,
     priced_as: Annotated[PricedAs, AS] = PricedAs.CURRENT,
-    provider: Annotated[str, typer.Option(help="focus: who offers the service and issues its bill.")] = "Kadence",
-    billing_account: Annotated[str, typer.Option(help="focus: id of the billing account.")] = "kadence",
+    provider: Annotated[str, typer.Option(help="focus: who offers the service and issues its bill.")] = PROVIDER,
+    billing_account: Annotated[str, typer.Option(help="focus: id of the billing account.")] = ACCOUNT,
     prices: PricesFile = None,
     database_url: DatabaseUrl = None,
     config: Config = None,
@@ -99,19 +101,8 @@ def export(
         with ledger(settings.database_url) as engine:
             sheet = prices_as(priced_as, engine, range, price_sheet(prices, settings, engine))
             chosen = basis.value if basis else sheet.default_basis
-            asked = Asked(engine, range, sheet, chosen, wanted, by.value if by else None, _carbon(settings))
-            source = FocusSource(
-                sheet,
-                chosen,
-                focus_version.value,
-                provider,
-                billing_account,
-                is_whole=not set(wanted) - {"sku", "hour", "day"},
-                carbon=asked.carbon,
-                policy_in=revisions_in(
-                    (e.applied_at, e.revision) for e in policy_history(engine, 1_000_000) if e.what == "applied"
-                ),
-            )
+            asked = Asked(engine, range, sheet, chosen, wanted, by.value if by else None, carbon_by_hour(settings))
+            source = focus_source(asked, focus_version.value, provider, billing_account)
             written = write(asked, format, source, target)
     except (StoreError, PriceError) as error:
         stop(str(error), 1)
@@ -135,6 +126,21 @@ def export(
     raise typer.Exit(0 if is_ok else 1)
 
 
+def focus_source(asked: Asked, version: str, provider: str = PROVIDER, account: str = ACCOUNT) -> FocusSource:
+    """What FOCUS rows of that export say besides the bill: who issues it, by which policies, with which carbon."""
+    applied = ((e.applied_at, e.revision) for e in policy_history(asked.engine, 1_000_000) if e.what == "applied")
+    return FocusSource(
+        asked.prices,
+        asked.basis,
+        version,
+        provider,
+        account,
+        is_whole=not set(asked.where) - {"sku", "hour", "day"},
+        carbon=asked.carbon,
+        policy_in=revisions_in(applied),
+    )
+
+
 def whole_hours(asked: TimeRange, flag: str) -> TimeRange:
     """Both ends back to the full hour, so that no hour is exported in part. Raises ValueError naming the flag."""
     start, end = (float(edge // HOUR_S * HOUR_S) for edge in (asked.start, asked.end))
@@ -149,7 +155,7 @@ def _range_told(range: TimeRange, written: Written) -> str:
     return told if written.rows else f"nothing is on record in the whole hours {told}"
 
 
-def _carbon(settings: Settings) -> Carbon:
+def carbon_by_hour(settings: Settings) -> Carbon:
     """By the figure of each hour's own year."""
     zone, pue = settings.carbon_zone, settings.pue
     if zone == NO_ZONE:
