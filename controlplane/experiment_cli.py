@@ -200,7 +200,10 @@ def _month(found: Report) -> list[str]:
     month = found.projection
     if month.share is None or month.low is None or month.high is None:
         return ["the last 30 days: not projected", f"  {month.refused}"]
-    money = "" if month.nano is None else f", {month.nano / 10**9:.2f} {found.currency} of machine time"
+    money = ""
+    if month.nano is not None and month.nano_low is not None and month.nano_high is not None:
+        saved, low, high = (nano / 10**9 for nano in (month.nano, month.nano_low, month.nano_high))
+        money = f", {saved:.2f} {found.currency} of machine time ({low:.2f} to {high:.2f})"
     return [f"the last 30 days: {month.share:+.1%} ({month.low:+.1%} to {month.high:+.1%}){money}", f"  {month.label}"]
 
 

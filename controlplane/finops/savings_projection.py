@@ -40,8 +40,9 @@ class LoadHour:
 class Projection:
     """What a month saved, or why nothing can be said of it.
 
-    share: of the machine time that would have been used without speculation; low, high: 95 %. nano: money, None where
-    an hour is unpriced. refused: why there is nothing. covered: share of busy time at loads that were measured.
+    share: of the machine time that would have been used without speculation; low, high: 95 %. nano: money, nano_low and
+    nano_high its 95 %, None where an hour is unpriced. refused: why there is nothing. covered: share of busy time at
+    loads that were measured.
     """
 
     covered: float
@@ -49,6 +50,8 @@ class Projection:
     low: float | None = None
     high: float | None = None
     nano: int | None = None
+    nano_low: int | None = None
+    nano_high: int | None = None
     refused: str | None = None
     label: str = LABEL
 
@@ -82,11 +85,22 @@ def projection(pairs: Sequence[Pair], hours: Iterable[LoadHour]) -> Projection:
     for hour, at in seen:
         by_bin[at] = by_bin.get(at, 0.0) + hour.busy_ns * exp(-at.mean)
     error = sum((weight * at.error) ** 2 for at, weight in by_bin.items()) ** 0.5
-    half = NormalDist().inv_cdf(1 - ALPHA / 2) * error * spent / without**2
-    share = 1 - spent / without
-    is_priced = all(hour.busy_nano is not None for hour, _ in seen)
-    nano = round(sum((hour.busy_nano or 0) * (exp(-at.mean) - 1) for hour, at in seen)) if is_priced else None
-    return Projection(covered, share, share - half, share + half, nano)
+    z = NormalDist().inv_cdf(1 - ALPHA / 2)
+    half, share = z * error * spent / without**2, 1 - spent / without
+    return Projection(covered, share, share - half, share + half, *_money(seen, z))
+
+
+def _money(seen: Sequence[tuple[LoadHour, _Bin]], z: float) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Nano-units saved, and their interval by the same delta method; None where an hour is unpriced."""
+    saved, by_bin = 0.0, dict[_Bin, float]()
+    for hour, at in seen:
+        if hour.busy_nano is None:
+            return None, None, None
+        without = hour.busy_nano * exp(-at.mean)
+        saved += without - hour.busy_nano
+        by_bin[at] = by_bin.get(at, 0.0) + without
+    half = z * sum((weight * at.error) ** 2 for at, weight in by_bin.items()) ** 0.5
+    return round(saved), round(saved - half), round(saved + half)
 
 
 def load_bin(load: float) -> int:

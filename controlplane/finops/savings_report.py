@@ -110,7 +110,9 @@ class Report:
             "length_distance": self.length_distance,
             "projection": {
                 **{name: getattr(month, name) for name in ("covered", "share", "low", "high", "refused", "label")},
-                "money": None if month.nano is None else f"{month.nano / 10**9:.2f}",
+                "money": _money(month.nano),
+                "money_low": _money(month.nano_low),
+                "money_high": _money(month.nano_high),
                 "currency": self.currency,
             },
             "pairs": {
@@ -208,6 +210,10 @@ def _why_not(run: Run, treatment: Arm, control: Arm) -> str | None:
     if run.spec.unit == "window" and abs(ours - theirs) > MISSING_MOST * max(ours, theirs):
         return f"{ours / 1e9:.0f} s of machines in one window and {theirs / 1e9:.0f} s in the other"
     return None
+
+
+def _money(nano: int | None) -> str | None:
+    return None if nano is None else f"{nano / 10**9:.2f}"
 
 
 def _saving_json(found: Saving) -> dict[str, Any]:

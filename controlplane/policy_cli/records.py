@@ -49,16 +49,7 @@ def diff(
 ) -> None:
     """What changes from one policy to another: cohort by cohort, then the text. Exit code 1: something does."""
     old, new = (_policy(name, config, database_url, as_json) for name in (before, after))
-    changes = differences(old, new)
-    lines = list(
-        difflib.unified_diff(
-            old.text.splitlines(),
-            new.text.splitlines(),
-            f"policy {old.revision}",
-            f"policy {new.revision}",
-            lineterm="",
-        )
-    )
+    changes, lines = differences(old, new), text_diff(old, new)
     if as_json:
         said = {"before": old.revision, "after": new.revision, "changes": changes, "text": "\n".join(lines)}
         typer.echo(json.dumps(said))
@@ -68,6 +59,12 @@ def diff(
         for line in ["", *lines] if lines else []:
             typer.echo(line)
     raise typer.Exit(1 if changes else 0)
+
+
+def text_diff(old: Policy, new: Policy) -> list[str]:
+    """The lines of a unified diff of their texts; none where they are the same."""
+    names = (f"policy {each.revision}" for each in (old, new))
+    return list(difflib.unified_diff(old.text.splitlines(), new.text.splitlines(), *names, lineterm=""))
 
 
 def ledger(config: Path | None, database_url: str | None, as_json: bool) -> sa.Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -23,13 +23,22 @@ HOUR_S = 3600
 def experiment_report(engine: sa.Engine, run: Run, sheet: Prices, now: float, basis: str | None = None) -> Report:
     """What `run` says by now. basis: which prices; default: the first that the sheet has."""
     chosen = basis or sheet.default_basis
+    return report_of_arms(engine, run, priced_arms(engine, run, sheet, chosen), sheet, now, chosen)
+
+
+def priced_arms(engine: sa.Engine, run: Run, sheet: Prices, basis: str) -> list[Arm]:
+    """Its windows with what was measured in them, by pair and arm, billed at the prices of that basis."""
     found = measured(engine, run.id)
     began: dict[int, float] = {}
     for each in found:
         began[each.window.pair] = min(each.window.started_at, began.get(each.window.pair, each.window.started_at))
     # Both arms of a pair by one price: one that changes between them is nothing that speculation did.
-    arms = [_priced(each, sheet, chosen, began[each.window.pair]) for each in found]
-    month = load_hours(engine, TimeRange(now - MONTH_S, now), sheet, chosen)
+    return [_priced(each, sheet, basis, began[each.window.pair]) for each in found]
+
+
+def report_of_arms(engine: sa.Engine, run: Run, arms: Sequence[Arm], sheet: Prices, now: float, basis: str) -> Report:
+    """The report of windows that were read before (priced_arms), with the last month to project to."""
+    month = load_hours(engine, TimeRange(now - MONTH_S, now), sheet, basis)
     return build(run, arms, month, sheet.currency)
 
 

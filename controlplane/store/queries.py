@@ -5,7 +5,7 @@ A row belongs to a range when it began in it (a request: when it finished in it)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -161,9 +161,19 @@ def _cohort_point(row: sa.RowMapping, bucket_s: float, summed: tuple[str, ...]) 
 
 
 def decision_log(
-    engine: sa.Engine, range: TimeRange, cohort: str | None = None, limit: int = 200, *, changes_only: bool = False
+    engine: sa.Engine,
+    range: TimeRange,
+    cohort: str | None = None,
+    limit: int = 200,
+    *,
+    changes_only: bool = False,
+    reasons: Sequence[str] = (),
+    text: str = "",
 ) -> list[DecisionRow]:
-    """The newest `limit` decisions of the range, newest first; changes_only leaves out those that kept K."""
+    """The newest `limit` decisions of the range, newest first; changes_only leaves out those that kept K.
+
+    reasons: only those with one of them; text: only those whose sentence has it in it, whatever the case.
+    """
     query = (
         sa.select(*(getattr(DecisionEntry, name) for name in DecisionRow.__dataclass_fields__))
         .where(DecisionEntry.at >= range.start, DecisionEntry.at < range.end)
@@ -174,6 +184,10 @@ def decision_log(
         query = query.where(DecisionEntry.cohort == cohort)
     if changes_only:
         query = query.where(DecisionEntry.old_k != DecisionEntry.new_k)
+    if reasons:
+        query = query.where(DecisionEntry.reason.in_(reasons))
+    if text:
+        query = query.where(DecisionEntry.sentence.icontains(text, autoescape=True))
     with engine.connect() as connection:
         rows = [dict(row) for row in connection.execute(query).mappings()]
     return [DecisionRow(**{**row, "accept_at": tuple(row["accept_at"])}) for row in rows]

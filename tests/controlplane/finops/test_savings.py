@@ -234,6 +234,9 @@ def test_a_month_is_weighted_by_its_own_loads(make_pairs: Make) -> None:
     assert found.share == pytest.approx(1 - 4 / without, abs=0.002)
     assert found.low < found.share < found.high
     assert found.nano == pytest.approx((without - 4) * 2e9, rel=0.01)
+    # At one price money is that share of the machine time, and so is its interval.
+    assert found.nano_high - found.nano == pytest.approx((found.high - found.share) * without**2 / 4 * 2e9, rel=0.01)
+    assert found.nano - found.nano_low == pytest.approx(found.nano_high - found.nano, abs=2)
     assert "projection" in found.label
 
 

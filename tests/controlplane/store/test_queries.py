@@ -109,6 +109,17 @@ def test_the_decision_log_can_be_of_one_cohort_and_of_changes(ledger: sa.Engine)
     assert [d.at for d in decision_log(ledger, DAY, "json", changes_only=True)] == [AT]
 
 
+def test_the_decision_log_can_be_searched_by_reason_and_by_text(ledger: sa.Engine) -> None:
+    lowered = replace(DECISION, at=AT + 1, reason=Reason.LOWERED, sentence="json 4 -> 2: 83 % is Low")
+    store(ledger, [], [DECISION, lowered])
+    assert [d.at for d in decision_log(ledger, DAY, reasons=["lowered", "raised"])] == [
+        AT + 1,
+        *([AT] if DECISION.reason == "raised" else []),
+    ]
+    assert [d.at for d in decision_log(ledger, DAY, text="is low")] == [AT + 1]
+    assert [d.at for d in decision_log(ledger, DAY, text="%")] == [AT + 1]  # a character, not a wildcard
+
+
 def test_the_latest_plan_is_the_one_of_the_highest_version(ledger: sa.Engine) -> None:
     assert latest_plan(ledger) is None
     for version, epoch in ((2, 1), (10, 2), (9, 3)):
