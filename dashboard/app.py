@@ -1,30 +1,31 @@
 """The dashboard: `kadence dashboard`, or `streamlit run dashboard/app.py`. It reads the database and nothing else."""
 
+from pathlib import Path
+
 import streamlit as st
+
+from dashboard.layout import draw_filters
+
+HERE = Path(__file__).parent
+PAGES = (
+    ("overview", "Overview", "speed", "What a million tokens costs, how fast they come, and what K did for it."),
+    ("speculation", "Speculation", "timeline", "K and acceptance by cohort over time, and why K is what it is."),
+    ("cost", "Cost", "payments", "The bill by cohort, tenant, model or hour, against budgets; exports."),
+    ("energy", "Energy", "bolt", "Energy and carbon: power, joules per token, what measured them."),
+    ("savings", "Savings", "savings", "What speculation saved, with its interval."),
+    ("what_if", "What-if", "tune", "Other prices, loads or K: what they would cost."),
+    ("policy", "Policy", "policy", "The policy in force, its revisions, and every decision with its reason."),
+    ("decisions", "Decisions", "gavel", "Every change of K with its reason. Filter by cohort and reason."),
+)
 
 st.set_page_config(page_title="Kadence", page_icon=":material/speed:", layout="wide")
 page = st.navigation(
     [
-        st.Page(
-            "pages/overview.py",
-            title="Overview",
-            icon=":material/speed:",
-            default=True,
-            help="What a million tokens costs, how fast they come, and what K did for it.",
-        ),
-        st.Page(
-            "pages/speculation.py",
-            title="Speculation",
-            icon=":material/timeline:",
-            help="K and acceptance by cohort over time, and the plan that workers obey now.",
-        ),
-        st.Page(
-            "pages/decisions.py",
-            title="Decisions",
-            icon=":material/gavel:",
-            help="Every change of K with its reason. Filter by cohort and reason.",
-        ),
+        st.Page(f"pages/{name}.py", title=title, icon=f":material/{icon}:", help=says, default=name == "overview")
+        for name, title, icon, says in PAGES
+        if (HERE / "pages" / f"{name}.py").is_file()
     ],
     position="top",
 )
+draw_filters()
 page.run()

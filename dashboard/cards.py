@@ -8,7 +8,7 @@ import streamlit as st
 from controlplane.store.queries import CostRow
 from dashboard import charts, figures
 from dashboard import format as fmt
-from dashboard.layout import View
+from dashboard.snapshot import View
 
 CARD_WIDTH = 170
 

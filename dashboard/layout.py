@@ -1,140 +1,160 @@
-"""What the pages share: the filters in the URL, the refreshing frame, the sentences that replace missing figures.
+"""What the pages share: the refreshing frame, and the sentences that replace missing figures.
 
-Text that came from a client or a policy (a cohort's name above all) goes through `st.text`, `st.dataframe` or a
-chart's data, which show it as it is; it never becomes part of Markdown.
+Text that came from a client or a policy (a cohort's name above all) goes through `st.text`, `st.dataframe`, a chart's
+data or `plain`; it never becomes part of Markdown or HTML as it is.
 """
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import streamlit as st
+from sqlalchemy.exc import SQLAlchemyError
 
-from controlplane.settings import SettingsError, load_settings
+from controlplane.settings import Settings, SettingsError, load_settings
+from controlplane.store.engine import StoreError
 from dashboard import format as fmt
-from dashboard.charts import busiest
-from dashboard.data import Snapshot, Source, Trouble, read
+from dashboard.data import Trouble, unreadable
+from dashboard.filters import ask_filters
+from dashboard.ledger import LOAD, Choices, Filters, Ledger, has_windows, open_reading, read_choices
+
+log = logging.getLogger(__name__)
 
 REFRESH_S = 5
-RANGES: dict[str, float | None] = {
-    "15m": 900,
-    "1h": 3600,
-    "24h": 86_400,
-    "7d": 604_800,
-    "30d": 2_592_000,
-    "all": None,
-}
-"""Seconds before now, by the name that the buttons and the URL have for it and `kadence cost report --since` takes."""
+SKELETON_PX = 360
+_WORLD = "_world"
+"""Where app.py leaves the filters for the page of the same run."""
 
-DEFAULT_RANGE = "1h"
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One reading and how to look at it.
+def draw_filters() -> None:
+    """The filters, drawn by app.py before the page runs."""
+    settings = _settings()
+    choices = settings if isinstance(settings, Trouble) else read_choices(settings.database_url)
+    known = choices if isinstance(choices, Choices) else None
+    st.session_state[_WORLD] = (ask_filters(known), known)
 
-    since: the range as `kadence cost report --since` takes it. cohort: the one chosen, None = all. colours: cohorts
-    that have a colour.
+
+def show_live(
+    title: str,
+    load: Callable[..., T],
+    draw: Callable[[Ledger, T], None],
+    ask: Callable[[Ledger], Any] | None = None,
+    *,
+    without_traffic: bool = False,
+) -> None:
+    """A page: its title, and `draw(ledger, load(ledger))`, again every few seconds.
+
+    load reads and returns plain values; whatever goes wrong in it becomes one sentence. ask: draws widgets that load
+    needs, and returns what `load(ledger, asked)` is then given. without_traffic: the page has something to show where
+    nothing ran in the range (else a sentence says so in its place).
     """
-
-    snapshot: Snapshot
-    since: str
-    cohort: str | None
-    zone: tzinfo
-    colours: Sequence[str]
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """Cohorts that charts draw."""
-        return [self.cohort] if self.cohort is not None else self.colours
-
-
-def show_live(title: str, body: Callable[[View], None]) -> None:
-    """Draws `body`, and again every few seconds; in its place one sentence when there is nothing to draw."""
     st.title(title, anchor=False)
-    _frame(body)
+    filters, choices = st.session_state.get(_WORLD, (Filters(), None))
+    _frame(title, load, draw, ask, without_traffic, filters, choices)
 
 
 @st.fragment(run_every=REFRESH_S)
-def _frame(body: Callable[[View], None]) -> None:
-    source = _source()
-    if isinstance(source, Trouble):
-        return _show_trouble(source)
-    filters = st.container(horizontal=True, vertical_alignment="center")
-    with filters:
-        span = _ask_range()
-    reading = read(source, RANGES[span], time.time())
-    if isinstance(reading, Trouble):
-        return _show_trouble(reading)
-    names = sorted({row.key for row in reading.report.rows} | set(reading.plan.k if reading.plan else ()))
-    with filters:
-        cohort = _ask_cohort(names)
-    where = fmt.zone(st.context.timezone)
-    colours = busiest(reading.series)
-    if cohort is not None and cohort not in colours:
-        colours = [cohort]
-    st.caption(
-        f"{fmt.moment(reading.range.start, where)} to {fmt.moment(reading.range.end, where)} ({where}), "
-        f"refreshed every {REFRESH_S} s"
-    )
-    for note in reading.notes:
-        st.caption(f":material/warning: {_plain(note)}")
-    if not reading.report.rows:
-        last = fmt.moment(reading.bounds.end, where)
-        return _show_trouble(
-            Trouble(
-                "No traffic in this time range.",
-                f"The last window ended at {last}: choose a longer range, or send traffic with `kadence load`.",
-                waiting=True,
-            )
-        )
-    since = span if RANGES[span] else fmt.iso(reading.range.start)
-    body(View(reading, since, cohort, where, colours))
+def _frame(
+    title: str,
+    load: Callable[..., T],
+    draw: Callable[[Ledger, T], None],
+    ask: Callable[[Ledger], Any] | None,
+    without_traffic: bool,
+    filters: Filters,
+    choices: Choices | None,
+) -> None:
+    settings = _settings()
+    if isinstance(settings, Trouble):
+        return show_trouble(settings)
+    ledger = open_reading(settings, filters, time.time(), st.context.timezone)
+    if isinstance(ledger, Trouble):
+        return show_trouble(ledger)
+    known = read_choices(settings.database_url)
+    if isinstance(known, Choices) and known != choices and _WORLD in st.session_state:
+        st.rerun()  # the database is back, or has a new cohort: the filters are drawn anew
+    if not without_traffic and (trouble := _no_traffic(ledger)) is not None:
+        return show_trouble(trouble)
+    asked = (ask(ledger),) if ask is not None else ()
+    found = _loaded(title, ledger, load, asked)
+    _say_range(ledger)
+    if isinstance(found, Trouble):
+        return show_trouble(found)
+    draw(ledger, found)
 
 
-def _source() -> Source | Trouble:
+def _loaded(title: str, ledger: Ledger, load: Callable[..., T], asked: tuple[Any, ...]) -> T | Trouble:
+    """What the page shows; a skeleton stands in its place while it is read for the first time."""
+    first = ("_seen", title) not in st.session_state
     try:
-        settings = load_settings()
+        if not first:
+            return load(ledger, *asked)
+        with st.skeleton(height=SKELETON_PX):
+            found = load(ledger, *asked)
+        st.session_state["_seen", title] = True
+        return found
+    except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
+        return unreadable(ledger.settings.database_url, error)
+    except Exception as error:  # a page never ends in a traceback; the log has it
+        log.exception("page %s", title)
+        return Trouble(
+            f"This page could not be worked out: {type(error).__name__}: {' '.join(str(error).split())}.",
+            "The log has the details; `kadence cost report` may still answer. This page tries again by itself.",
+        )
+
+
+def _no_traffic(ledger: Ledger) -> Trouble | None:
+    if ledger.is_empty:
+        return Trouble("No traffic yet.", LOAD, waiting=True)
+    try:
+        if has_windows(ledger):
+            return None
+    except SQLAlchemyError as error:
+        return unreadable(ledger.settings.database_url, error)
+    last = fmt.moment(ledger.bounds.end, ledger.zone)
+    return Trouble(
+        "No traffic in this time range.",
+        f"The last window ended at {last}: choose a longer range, or send traffic with `kadence load`.",
+        waiting=True,
+    )
+
+
+def _say_range(ledger: Ledger) -> None:
+    start, end = (fmt.moment(at, ledger.zone) for at in (ledger.range.start, ledger.range.end))
+    st.caption(f"{start} to {end} ({ledger.zone}), refreshed every {REFRESH_S} s")
+    for note in ledger.notes:
+        show_note(note)
+
+
+def _settings() -> Settings | Trouble:
+    try:
+        return load_settings()
     except SettingsError as error:
         return Trouble(f"The settings are wrong: {str(error).splitlines()[0]}.", "Correct it and start again.")
-    return Source(settings.database_url, settings.prices)
 
 
-def _ask_range() -> str:
-    chosen = st.segmented_control(
-        "Time range",
-        list(RANGES),
-        default=DEFAULT_RANGE,
-        required=True,
-        key="range",
-        bind="query-params",
-        label_visibility="collapsed",
-    )
-    return chosen if chosen in RANGES else DEFAULT_RANGE
+def show_note(note: str) -> None:
+    """A line that a reader must know beside the figures: a missing price, an hour that is in the report whole."""
+    st.caption(f":material/warning: {plain(note)}")
 
 
-def _ask_cohort(names: Sequence[str]) -> str | None:
-    return st.selectbox(
-        "Cohort",
-        names,
-        index=None,
-        placeholder="All cohorts",
-        key="cohort",
-        bind="query-params",
-        label_visibility="collapsed",
-        width=260,
-    )
+def show_report_notes(report: Any) -> None:
+    """What a CostReport has to say of itself: prices that are missing or old, hours that could not be cut."""
+    for line in (*(f"Unpriced: {line}." for line in report.unpriced), *report.warnings):
+        show_note(line)
 
 
-def _show_trouble(trouble: Trouble) -> None:
+def show_trouble(trouble: Trouble) -> None:
     show = st.info if trouble.waiting else st.error
     icon = ":material/hourglass_empty:" if trouble.waiting else ":material/database_off:"
-    show(f"{_plain(trouble.sentence)}\n\n{trouble.way_out}", icon=icon)
+    show(f"{plain(trouble.sentence)}\n\n{trouble.way_out}", icon=icon)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """`text` for a Markdown element, with every character that Markdown could act on escaped."""
     return "".join(f"\\{c}" if c in "\\`*_{}[]()<>#+-!|~$:&" else c for c in text)

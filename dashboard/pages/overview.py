@@ -3,10 +3,13 @@
 import streamlit as st
 
 from dashboard import cards
-from dashboard.layout import View, show_live
+from dashboard.layout import show_live, show_report_notes
+from dashboard.ledger import Ledger
+from dashboard.snapshot import View, load_view
 
 
-def overview(view: View) -> None:
+def overview(_: Ledger, view: View) -> None:
+    show_report_notes(view.snapshot.report)
     cards.show_alerts(view)
     cards.show_plan_line(view)
     cards.show_key_figures(view)
@@ -19,4 +22,4 @@ def overview(view: View) -> None:
     cards.show_speed(view)
 
 
-show_live("Overview", overview)
+show_live("Overview", load_view, overview)

@@ -3,10 +3,13 @@
 import streamlit as st
 
 from dashboard import cards
-from dashboard.layout import View, show_live
+from dashboard.layout import show_live, show_report_notes
+from dashboard.ledger import Ledger
+from dashboard.snapshot import View, load_view
 
 
-def speculation(view: View) -> None:
+def speculation(_: Ledger, view: View) -> None:
+    show_report_notes(view.snapshot.report)
     cards.show_plan_figures(view)
     cards.show_k(view)
     left, right = st.columns(2)
@@ -18,4 +21,4 @@ def speculation(view: View) -> None:
     cards.show_plan(view)
 
 
-show_live("Speculation", speculation)
+show_live("Speculation", load_view, speculation)

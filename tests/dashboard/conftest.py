@@ -28,6 +28,7 @@ from controlplane.store.migrate import upgrade
 from controlplane.store.models import Base, DecisionEntry, PlanEntry, Request, Window, WindowCohort
 from controlplane.store.rollup import IDLE, Amounts, Part, add_to_rollups
 from dashboard import data
+from dashboard.ledger import forget as forget_readings
 
 PRICES = """version: 1
 prices:
@@ -241,6 +242,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("KADENCE_PRICES", str(made.prices))
     yield made
     data.forget()
+    forget_readings()
 
 
 @pytest.fixture

@@ -1,0 +1,303 @@
+"""One reading's world: the database, the range and the filters that a page is asked with.
+
+Everything comes from controlplane.store and controlplane.finops, the functions behind `kadence cost report`, so a
+figure here and a figure there are the same figure.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+
+from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
+from controlplane.settings import Settings
+from controlplane.store import queries
+from controlplane.store.cost_models import CostMonth, MachineHour
+from controlplane.store.cost_rows import CostReport, IdleRule
+from controlplane.store.models import DecisionEntry, PlanEntry, Window
+from controlplane.store.price_book import stored_prices
+from controlplane.store.time_range import TimeRange, iso, parse_moment
+from dashboard import format as fmt
+from dashboard.data import Identity, Trouble, identity_of, reach, unreadable
+
+T = TypeVar("T")
+
+RANGES: dict[str, float | None] = {
+    "15m": 900,
+    "1h": 3600,
+    "24h": 86_400,
+    "7d": 604_800,
+    "30d": 2_592_000,
+    "1y": 31_536_000,
+    "all": None,
+}
+"""Seconds before now, by the name that the buttons and the URL have for it."""
+
+DEFAULT_RANGE = "1h"
+CUSTOM = "custom"
+"""The range that `from` and `to` are of."""
+
+LOAD = "Send some: `kadence load` plays a mix of cohorts against the running endpoint."
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What the URL asks for. span: one of RANGES or CUSTOM; since, until: as typed, of CUSTOM. None: no filter, the
+    sheet's default basis.
+    """
+
+    span: str = DEFAULT_RANGE
+    since: str = ""
+    until: str = ""
+    model: str | None = None
+    cohort: str | None = None
+    zone: str | None = None
+    basis: str | None = None
+    idle: IdleRule = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What there is to filter by, in order of name."""
+
+    cohorts: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One reading. now, range: unix seconds. bounds: of all there is (empty where nothing is recorded). since, until:
+    the range as `kadence cost report` takes it (until None: now). notes: what a reader must know beside the figures.
+    """
+
+    engine: sa.Engine
+    settings: Settings
+    filters: Filters
+    now: float
+    range: TimeRange
+    bounds: TimeRange
+    sheet: PriceSheet
+    zone: tzinfo
+    identity: Identity
+    version: tuple[Any, ...]
+    notes: tuple[str, ...] = ()
+    _reports: dict[Hashable, CostReport] = field(default_factory=dict, repr=False)
+
+    @property
+    def basis(self) -> str | None:
+        return self.filters.basis
+
+    @property
+    def idle(self) -> IdleRule:
+        return self.filters.idle
+
+    @property
+    def cohort(self) -> str | None:
+        return self.filters.cohort
+
+    @property
+    def model(self) -> str | None:
+        return self.filters.model
+
+    @property
+    def currency(self) -> str | None:
+        return self.sheet.currency
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no window was ever recorded."""
+        return self.bounds.start >= self.bounds.end
+
+    @property
+    def since(self) -> str:
+        if self.filters.span == CUSTOM:
+            return self.filters.since.strip() or iso(self.range.start)
+        span = RANGES[self.filters.span]
+        if span is None:
+            return iso(self.range.start)
+        return "365d" if self.filters.span == "1y" else self.filters.span
+
+    @property
+    def until(self) -> str | None:
+        return self.filters.until.strip() or None if self.filters.span == CUSTOM else None
+
+    @property
+    def where(self) -> Mapping[str, Sequence[str]]:
+        """The model and the cohort as cost_report takes them."""
+        asked = {"cohort": self.cohort, "model": self.model}
+        return {name: (value,) for name, value in asked.items() if value is not None}
+
+    @property
+    def where_model(self) -> Mapping[str, Sequence[str]]:
+        """The model alone: for tables of all cohorts."""
+        return {name: values for name, values in self.where.items() if name == "model"}
+
+    def command(self, by: str = "cohort", program: str = "kadence cost report") -> str:
+        """The command that prints the same report. It may hold a cohort's name: for st.code, never for Markdown."""
+        flags = ["--by", by, "--since", self.since]
+        flags += ["--until", self.until] if self.until else []
+        flags += [part for name, (value,) in self.where.items() for part in ("--where", f"{name}={value}")]
+        flags += ["--basis", self.basis] if self.basis else []
+        flags += ["--idle", self.idle] if self.idle != "none" else []
+        return f"{program} {shlex.join(flags)}"
+
+    def report(
+        self,
+        by: str,
+        *,
+        where: Mapping[str, Sequence[str]] | None = None,
+        basis: str | None = None,
+        idle: IdleRule | None = None,
+        range: TimeRange | None = None,
+    ) -> CostReport:
+        """cost_report of this reading, read once; what is not given is as the filters say."""
+        asked = self.where if where is None else where
+        span = range or self.range
+        rule = idle or self.idle
+        priced = basis or self.basis
+        key = (by, tuple(sorted((name, tuple(values)) for name, values in asked.items())), priced, rule, span)
+        if key not in self._reports:
+            self._reports[key] = self.cached(
+                ("cost_report", self.sheet.revision, *key),
+                lambda: queries.cost_report(self.engine, span, by, self.sheet, priced, where=asked, idle=rule),
+            )
+        return self._reports[key]
+
+    def cached(self, key: Hashable, read: Callable[[], T]) -> T:
+        """read(), once for this key and for the database as it is: a new window, plan or decision is a new version.
+
+        The key names the query and all that it was asked with. What is kept must not be changed.
+        """
+        return _memory.get((self.identity, self.version, key), read)
+
+
+def open_reading(settings: Settings, filters: Filters, now: float, browser_zone: str | None) -> Ledger | Trouble:
+    """The ledger at `now` (unix seconds) as the filters want it, or why it cannot be read."""
+    engine = reach(settings.database_url)
+    if isinstance(engine, Trouble):
+        return engine
+    try:
+        bounds = queries.time_bounds(engine) or TimeRange(now, now)
+        version = data_version(engine)
+        sheet, notes = _sheet(settings, engine)
+    except Exception as error:  # the page lives on whatever the database does
+        return unreadable(settings.database_url, error)
+    range = range_of(filters, bounds, now)
+    if isinstance(range, Trouble):
+        return range
+    zone = fmt.zone(filters.zone or browser_zone)
+    identity = identity_of(settings.database_url)
+    return Ledger(engine, settings, filters, now, range, bounds, sheet, zone, identity, version, notes)
+
+
+def range_of(filters: Filters, bounds: TimeRange, now: float) -> TimeRange | Trouble:
+    """The range in unix seconds, or what is wrong with how it was written."""
+    if filters.span != CUSTOM:
+        span = RANGES.get(filters.span, RANGES[DEFAULT_RANGE])
+        if span is None:
+            return TimeRange(bounds.start, max(bounds.end, now))
+        return TimeRange(now - span, now)
+    example = "Write it as 2026-11-29T15:00 (UTC) or as a duration before now, such as 90m or 7d."
+    moments = []
+    for name, text, otherwise in (("From", filters.since, bounds.start), ("To", filters.until, now)):
+        try:
+            moments.append(parse_moment(text, now) if text.strip() else otherwise)
+        except ValueError as error:
+            return Trouble(f"{name}: {error}.", example, waiting=True)
+    if moments[0] >= moments[1]:
+        return Trouble(f"From, {iso(moments[0])}, is not before to, {iso(moments[1])}.", example, waiting=True)
+    return TimeRange(moments[0], moments[1])
+
+
+def has_windows(ledger: Ledger) -> bool:
+    """Whether anything ran in the range: a window began in it, or an hour of the bill is in it."""
+    window = sa.select(Window.worker).where(
+        Window.started_at >= ledger.range.start, Window.started_at < ledger.range.end
+    )
+    hour = sa.select(MachineHour.hour).where(
+        MachineHour.hour >= ledger.range.start / 3600, MachineHour.hour + 1 <= ledger.range.end / 3600
+    )
+    with ledger.engine.connect() as connection:
+        return any(connection.execute(query.limit(1)).first() is not None for query in (window, hour))
+
+
+def read_choices(database_url: str) -> Choices | Trouble:
+    """Cohorts and models of all time, and the cohorts of the plan."""
+    engine = reach(database_url)
+    if isinstance(engine, Trouble):
+        return engine
+    try:
+        key = (identity_of(database_url), data_version(engine), "choices")
+        return _memory.get(key, lambda: _choices(engine))
+    except Exception as error:
+        return unreadable(database_url, error)
+
+
+def _choices(engine: sa.Engine) -> Choices:
+    plan = queries.latest_plan(engine)
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(CostMonth.cohort, CostMonth.model).distinct()).all()
+    cohorts = {cohort for cohort, _ in found if cohort} | set(plan.k if plan else ())
+    return Choices(tuple(sorted(cohorts)), tuple(sorted({model for _, model in found})))
+
+
+def data_version(engine: sa.Engine) -> tuple[Any, ...]:
+    """Another one after every stored window, decision, plan or renewal of a plan."""
+    with engine.connect() as connection:
+        windows = connection.execute(sa.select(sa.func.sum(MachineHour.windows))).scalar()
+        decision = connection.execute(sa.select(sa.func.max(DecisionEntry.id))).scalar()
+        plan = connection.execute(
+            sa.select(PlanEntry.version, PlanEntry.epoch, PlanEntry.expires_at)
+            .order_by(PlanEntry.version.desc(), PlanEntry.epoch.desc())
+            .limit(1)
+        ).first()
+    return (int(windows or 0), decision, *(plan or ()))
+
+
+def _sheet(settings: Settings, engine: sa.Engine) -> tuple[PriceSheet, tuple[str, ...]]:
+    """As `kadence cost report` does: the configured file if it is there, else the price book in the database."""
+    try:
+        path = settings.prices
+        return (load_prices(path) if path.exists() else stored_prices(engine)), ()
+    except PriceError as error:
+        return PriceSheet(), (f"Costs are unpriced: {error.problems[0]}.",)
+
+
+class _Memory:
+    """The newest results that were asked for, a bounded number of them. Sessions share it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return cast("T", self._kept[key])
+        value = read()
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+_memory = _Memory(64)
+
+
+def forget() -> None:
+    """Drops what is kept of earlier readings."""
+    _memory.clear()
