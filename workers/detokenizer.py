@@ -129,7 +129,7 @@ def _partial_start(text: str, stop: str) -> int:
 
 def decoder_for(tokenizer: Any, context: Sequence[int] = ()) -> Decoder:
     """The decoder that fits the tokenizer: by bytes where each token is a string of bytes, else by windows."""
-    vocabulary = _byte_vocabulary(tokenizer)
+    vocabulary = byte_vocabulary(tokenizer)
     if vocabulary is not None:
         return ByteDecoder(vocabulary, context[-_CONTEXT_TOKENS:])
     return WindowDecoder(tokenizer, context[-_CONTEXT_TOKENS:])
@@ -237,7 +237,8 @@ _BYTE_OF_CHARACTER = _byte_alphabet()
 _VOCABULARIES: WeakKeyDictionary[Any, ByteVocabulary | None] = WeakKeyDictionary()
 
 
-def _byte_vocabulary(tokenizer: Any) -> ByteVocabulary | None:
+def byte_vocabulary(tokenizer: Any) -> ByteVocabulary | None:
+    """The bytes of each of its tokens; None for a tokenizer whose tokens are not strings of bytes."""
     if tokenizer not in _VOCABULARIES:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
