@@ -223,7 +223,7 @@ def test_budgets_are_metrics_and_unknown_spending_is_absent() -> None:
         'kadence_budget_limit_usd{budget="team"} 5.0',
         'kadence_budget_limit_usd{budget="dark"} 5.0',
         'kadence_budget_forecast_usd{budget="team"} 6.0',
-        f'kadence_budget_period_seconds{{budget="team"}} {30 * 86400.0}',
+        f'kadence_budget_period_seconds{{budget="team"}} {floatToGoString(30 * 86400.0)}',
         f'kadence_budget_reset_timestamp_seconds{{budget="team"}} {floatToGoString(said(1).period.end)}',
         'kadence_budget_rejections_total{budget="team"} 3.0',
         "kadence_budget_unasked_total 2.0",
