@@ -63,7 +63,7 @@ def diff(
 
 def text_diff(old: Policy, new: Policy) -> list[str]:
     """The lines of a unified diff of their texts; none where they are the same."""
-    names = (f"policy {each.revision}" for each in (old, new))
+    names = f"policy {old.revision}", f"policy {new.revision}"
     return list(difflib.unified_diff(old.text.splitlines(), new.text.splitlines(), *names, lineterm=""))
 
 
