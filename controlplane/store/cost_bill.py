@@ -171,6 +171,7 @@ def _row(claim: Claim, of_work: Sequence[int], share: Share, of_idle: int, *, is
         planned_k_steps=given.planned_k_steps,
         draft_tokens=given.draft_tokens,
         accepted_tokens=given.accepted_tokens,
+        wasted_ns=given.wasted_ns,
     )
 
 
@@ -196,7 +197,7 @@ def _idle_row(pools: Sequence[Idle], cost: int) -> CostRow:
 
 
 SUMMED = ("input_tokens", "emitted_tokens", "requests", "measured_tokens", "machine_ns", "steps", "planned_k_steps",
-          "draft_tokens", "accepted_tokens")  # fmt: skip
+          "draft_tokens", "accepted_tokens", "wasted_ns")  # fmt: skip
 PRICED = ("cost_nano", "wasted_cost_nano", "input_cost_nano", "output_cost_nano", "idle_cost_nano")
 MEASURED = ("energy_uj", "wasted_uj", "idle_uj")
 

@@ -51,6 +51,7 @@ class CostRow:
     planned_k_steps: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    wasted_ns: int = 0
 
     @property
     def cost_per_million_tokens(self) -> Decimal | None:

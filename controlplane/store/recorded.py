@@ -221,16 +221,17 @@ def _cohort(row: Mapping[Any, Any]) -> CohortWindow:
     same = ("cohort", "prefill_positions", "draft_positions", "first_tokens", "requests_started", "requests_finished",
             "requests_failed")  # fmt: skip
     return CohortWindow(
-        cells=tuple(map(_cell, row["cells"])),
+        cells=tuple(map(stored_cell, row["cells"])),
         ttft=_histogram(row["ttft"]),
         tpot=_histogram(row["tpot"]),
-        shadow=tuple(map(_cell, row["shadow"] or ())),
+        shadow=tuple(map(stored_cell, row["shadow"] or ())),
         tenants=tuple(TenantUse(*tenant) for tenant in row["tenants"] or ()),
         **{name: row[name] for name in same},
     )
 
 
-def _cell(stored: list[Any]) -> StepCell:
+def stored_cell(stored: list[Any]) -> StepCell:
+    """A cell as the ledger has it (models.WindowCohort)."""
     bucket, k, counts, seconds, *overlap = stored
     drafts = tuple(StepCount(drafted, accepted, bool(ended), steps) for drafted, accepted, ended, steps in counts)
     return StepCell(bucket, k, drafts, seconds, *(tuple(each) for each in overlap))
