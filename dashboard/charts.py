@@ -66,7 +66,7 @@ def series_frame(points: Sequence[CohortPoint], bucket_s: float) -> pd.DataFrame
     measures = ["tokens_per_s", "acceptance_length", "mean_k", "planned_k"]
     frame = pd.DataFrame(rows, columns=["at", "cohort", *measures])
     frame[measures] = frame[measures].astype("float64")
-    frame["at"] = _times(frame["at"])
+    frame["at"] = times(frame["at"])
     return frame
 
 
@@ -87,7 +87,7 @@ def decision_frame(decisions: Sequence[DecisionRow], cohorts: Sequence[str]) -> 
         if d.cohort in shown and d.new_k != d.old_k
     ]
     frame = pd.DataFrame(rows, columns=["at", "cohort", "k", "change", "load", "reason", "sentence"])
-    frame["at"] = _times(frame["at"])
+    frame["at"] = times(frame["at"])
     return frame
 
 
@@ -104,7 +104,7 @@ def k_chart(
     """
     frame = series_frame([p for p in points if p.cohort in shown], bucket_s)
     marks = decision_frame(decisions, shown)
-    x, color = _x(frame), _color(cohorts)
+    x, color = time_x(frame), _color(cohorts)
     lines = (
         alt.Chart(frame)
         .mark_line(interpolate="step-after", strokeWidth=2, point={"size": 14, "filled": True})
@@ -113,7 +113,7 @@ def k_chart(
             y=alt.Y("planned_k:Q", title="K", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
             color=color,
             tooltip=[
-                _at(),
+                time_tip(),
                 "cohort:N",
                 alt.Tooltip("planned_k:Q", title="planned K", format=".2f"),
                 alt.Tooltip("mean_k:Q", title="drafted per step", format=".2f"),
@@ -128,7 +128,7 @@ def k_chart(
             y=alt.Y("k:Q", title="K"),
             color=color,
             tooltip=[
-                _at(),
+                time_tip(),
                 "cohort:N",
                 alt.Tooltip("change:N", title="K"),
                 alt.Tooltip("load:N", title="running sequences"),
@@ -156,10 +156,10 @@ def series_chart(
         alt.Chart(frame)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=_x(frame),
+            x=time_x(frame),
             y=alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(domainMin=floor)),
             color=_color(cohorts),
-            tooltip=[_at(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
+            tooltip=[time_tip(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
         )
         .properties(height=_height(cohorts))
     )
@@ -196,7 +196,7 @@ def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[
     return chart
 
 
-def _times(unix_s: pd.Series) -> pd.Series:
+def times(unix_s: pd.Series) -> pd.Series:
     """Unix seconds as aware timestamps: the browser draws them in the reader's own zone."""
     return pd.to_datetime(unix_s.astype("float64"), unit="s", utc=True).dt.as_unit("ms")
 
@@ -208,12 +208,14 @@ def time_format(span_s: float) -> str:
     return "%H:%M" if span_s < 2 * 86_400 else "%d %b" if span_s < 365 * 86_400 else "%b %Y"
 
 
-def _x(frame: pd.DataFrame) -> alt.X:
+def time_x(frame: pd.DataFrame) -> alt.X:
+    """The axis of a frame's column `at`."""
     span = (frame["at"].max() - frame["at"].min()).total_seconds() if len(frame) else 0.0
     return alt.X("at:T", title=None, axis=alt.Axis(format=time_format(span), labelOverlap=True, tickCount=6))
 
 
-def _at() -> alt.Tooltip:
+def time_tip() -> alt.Tooltip:
+    """The line of a tooltip that tells the column `at`."""
     return alt.Tooltip("at:T", title="time", format="%Y-%m-%d %H:%M:%S")
 
 
