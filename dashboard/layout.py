@@ -28,6 +28,8 @@ REFRESH_S = 5
 SKELETON_PX = 360
 _WORLD = "_world"
 """Where app.py leaves the filters for the page of the same run."""
+_DRAWN_FOR = "_drawn_for"
+"""The choices for which the filters were last drawn anew: once for each, whatever comes of it."""
 
 T = TypeVar("T")
 
@@ -76,7 +78,8 @@ def _frame(
     if isinstance(ledger, Trouble):
         return show_trouble(ledger)
     known = read_choices(settings.database_url)
-    if isinstance(known, Choices) and known != choices and _WORLD in st.session_state:
+    if isinstance(known, Choices) and known not in (choices, st.session_state.get(_DRAWN_FOR)):
+        st.session_state[_DRAWN_FOR] = known
         st.rerun()  # the database is back, or has a new cohort: the filters are drawn anew
     if not without_traffic and (trouble := _no_traffic(ledger)) is not None:
         return show_trouble(trouble)

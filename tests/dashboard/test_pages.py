@@ -182,8 +182,7 @@ def test_decisions_that_kept_k_are_shown_on_request():
 
 @pytest.mark.usefixtures("filled")
 def test_decisions_can_be_narrowed_to_a_cohort():
-    app = open_page(PAGES[2])
-    app.selectbox(key="cohort").select("json").run()
+    app = open_page(PAGES[2], cohort="json")
     assert app.dataframe[0].value["Cohort"].tolist() == ["json"]
 
 
