@@ -22,6 +22,9 @@ from controlplane.finops.carbon import zone_problem
 
 ENV_PREFIX = "KADENCE_"
 DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
+TRAINED = ("eagle", "medusa")
+"""Kinds of drafters from `kadence train`, given as kind:folder."""
+
 PHYSICAL_CORES = Path("/sys/devices/system/cpu")
 
 
@@ -44,7 +47,9 @@ class Settings(BaseSettings):
     carbon_zone: str = Field("none", description="country (DEU, USA, ...) or world; none: carbon is not reported")
     pue: Decimal = Field(Decimal(1), ge=1, le=10, description="energy of the whole site over that of the machines")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
-    drafter: str = Field("ngram", description="ngram, none, draft_model:<folder or id>, eagle:<folder>")
+    drafter: str = Field(
+        "ngram", description="ngram, none, draft_model:<folder or id>, eagle:<folder>, medusa:<folder>"
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
@@ -99,10 +104,10 @@ class Settings(BaseSettings):
     @classmethod
     def _known_drafter(cls, drafter: str) -> str:
         kind, colon, where = drafter.partition(":")
-        if drafter in ("ngram", "none") or (kind in ("draft_model", "eagle") and colon and where.strip()):
+        if drafter in ("ngram", "none") or (kind in ("draft_model", *TRAINED) and colon and where.strip()):
             # Workers run in other folders than the command: a relative path would mean something else there.
-            return f"eagle:{os.path.abspath(Path(where).expanduser())}" if kind == "eagle" else drafter
-        raise ValueError("must be ngram, none, draft_model:<folder or hub id>, or eagle:<folder>")
+            return f"{kind}:{os.path.abspath(Path(where).expanduser())}" if kind in TRAINED else drafter
+        raise ValueError("must be ngram, none, draft_model:<folder or hub id>, eagle:<folder> or medusa:<folder>")
 
     @model_validator(mode="before")
     @classmethod

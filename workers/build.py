@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.policy import Policy
-from controlplane.settings import Settings
+from controlplane.settings import TRAINED, Settings
 from workers.energy import energy_sampler
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
@@ -23,8 +23,9 @@ from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
-from workers.proposers.drafter_folder import check_target, identify, load_eagle, read_card
+from workers.proposers.drafter_folder import check_target, identify, load_eagle, load_medusa, read_card
 from workers.proposers.eagle import EagleProposer, SharedWeights
+from workers.proposers.medusa import MedusaProposer
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.shadow import ShadowDrafts
@@ -57,9 +58,9 @@ def check_models(settings: Settings) -> None:
     folder = resolve_model(settings.model, settings.model_cache)
     check_config(AutoConfig.from_pretrained(folder), settings.model)
     kind, _, where = settings.drafter.partition(":")
-    if kind == "eagle":
+    if kind in TRAINED:
         drafter = Path(where)
-        check_target(drafter, read_card(drafter), identify(settings.model, folder, settings.model_cache))
+        check_target(drafter, read_card(drafter, kind), identify(settings.model, folder, settings.model_cache))
     elif kind == "draft_model":
         draft = resolve_model(where, settings.model_cache)
         check_config(AutoConfig.from_pretrained(draft), where)
@@ -112,8 +113,8 @@ def build_proposer(
         return NoProposer()
     if kind == "ngram":
         return NGramProposer()
-    if kind == "eagle":
-        return _eagle(Path(where), settings, target)
+    if kind in TRAINED:
+        return _trained(kind, Path(where), settings, target)
     folder = resolve_model(where, settings.model_cache)
     check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
     draft = _load(folder, settings, device, dtype, where)
@@ -126,13 +127,18 @@ def build_proposer(
     return DraftModelProposer(draft, target.vocab_size, version=version)
 
 
-def _eagle(folder: Path, settings: Settings, target: ModelRunner) -> EagleProposer:
-    of = resolve_model(settings.model, settings.model_cache)
-    model, vocabulary, _ = load_eagle(folder, identify(settings.model, of, settings.model_cache))
+def _trained(kind: str, folder: Path, settings: Settings, target: ModelRunner) -> Proposer:
+    """A drafter from `kadence train`, that shares the target's weights."""
+    of = identify(settings.model, resolve_model(settings.model, settings.model_cache), settings.model_cache)
     version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
+    if kind == "medusa":
+        heads, vocabulary, _ = load_medusa(folder, of)
+        heads.to(target.device, target.dtype)
+        return MedusaProposer(heads, vocabulary, target.head, target.num_layers, version=version)
+    layer, vocabulary, _ = load_eagle(folder, of)
+    layer.to(target.device, target.dtype)
     shared = SharedWeights(target.embeddings, target.head)
-    model = model.to(target.device, target.dtype)
-    return EagleProposer(model, vocabulary, shared, settings.max_sequences, target.context, version=version)
+    return EagleProposer(layer, vocabulary, shared, settings.max_sequences, target.context, version=version)
 
 
 def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:

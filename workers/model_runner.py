@@ -83,6 +83,11 @@ class ModelRunner:
         return weight
 
     @property
+    def num_layers(self) -> int:
+        """Decoder layers. The last one's features come after the final norm."""
+        return int(self._model.config.get_text_config().num_hidden_layers)
+
+    @property
     def head(self) -> torch.Tensor:
         """[vocab, hidden], the LM head."""
         weight: torch.Tensor = self._model.get_output_embeddings().weight

@@ -17,6 +17,9 @@ from controlplane.decision.observation import Floats
 from controlplane.telemetry import MAX_K, RankCount
 
 MAX_RANK = 16
+ROOT = -1
+"""The parent of a tree's first nodes."""
+
 _PRIOR_WEIGHT = 4.0
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
 
@@ -55,22 +58,36 @@ class RankEstimate:
         return out
 
     def tree_tokens(self, parents: Sequence[int]) -> float:
-        """Expected tokens of a step that verifies a tree, the extra token included.
+        """Expected tokens of a step that verifies a tree, see `expected_tokens`."""
+        return expected_tokens(marginal_acceptance(self.acceptance()), parents)
 
-        parents: of each node the index of its parent, -1 for the root, smaller than its own; siblings in the order in
-        which they are tried. Raises ValueError for another order.
-        """
-        acceptance = self.acceptance()
-        chance, depth, children = [0.0] * len(parents), [0] * len(parents), {-1: 0}
-        blocked: dict[int, float] = {}
-        for node, parent in enumerate(parents):
-            if not -1 <= parent < node:
-                raise ValueError(f"parents[{node}] is {parent}; a parent comes before its child, and the root is -1")
-            rank = children.get(parent, 0)
-            children[parent] = rank + 1
-            depth[node] = 0 if parent < 0 else depth[parent] + 1
-            reached = (1.0 if parent < 0 else chance[parent]) * blocked.get(parent, 1.0)
-            kept = float(acceptance[min(depth[node], MAX_K - 1), min(rank, MAX_RANK - 1)])
-            chance[node] = reached * kept
-            blocked[parent] = blocked.get(parent, 1.0) * (1.0 - kept)
-        return 1.0 + sum(chance)
+
+def marginal_acceptance(conditional: Floats) -> Floats:
+    """[depth, rank]: the chance that the child of that rank is the one kept, given that its parent was kept.
+
+    conditional: [depth, rank], the same given also that the siblings of lower rank were not.
+    """
+    passed = np.cumprod(1.0 - conditional, axis=1)
+    reached = np.concatenate((np.ones((len(conditional), 1)), passed[:, :-1]), axis=1)
+    out: Floats = reached * conditional
+    return out
+
+
+def expected_tokens(marginal: Floats, parents: Sequence[int]) -> float:
+    """Expected tokens of a step that verifies a tree, the extra token included.
+
+    marginal: [depth, rank], see `marginal_acceptance`; what is deeper or wider counts as the last place that it has.
+    parents: of each node the index of its parent, ROOT for the first level, smaller than its own; siblings in the order
+    in which they are tried. Raises ValueError for another order.
+    """
+    depths, ranks = marginal.shape
+    chance, depth, children = [0.0] * len(parents), [0] * len(parents), dict.fromkeys(range(ROOT, len(parents)), 0)
+    for node, parent in enumerate(parents):
+        if not ROOT <= parent < node:
+            raise ValueError(f"parents[{node}] is {parent}; a parent comes before its child, and the root is {ROOT}")
+        rank = children[parent]
+        children[parent] += 1
+        depth[node] = 0 if parent == ROOT else depth[parent] + 1
+        kept = float(marginal[min(depth[node], depths - 1), min(rank, ranks - 1)])
+        chance[node] = kept * (1.0 if parent == ROOT else chance[parent])
+    return 1.0 + sum(chance)

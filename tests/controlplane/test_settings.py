@@ -73,7 +73,7 @@ def test_all_problems_come_at_once_each_with_its_source(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("drafter", ["medusa", "draft_model", "draft_model:", "ngram:3", "eagle", "eagle: "])
 def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
-    assert "ngram, none, draft_model:<folder or hub id>, or eagle:<folder>" in error_of(drafter=drafter)
+    assert "ngram, none, draft_model:<folder or hub id>, eagle:<folder> or medusa:<folder>" in error_of(drafter=drafter)
 
 
 @pytest.mark.parametrize(

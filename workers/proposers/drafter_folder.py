@@ -7,23 +7,26 @@ field that does not fit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoConfig
 
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.eagle_model import EagleModel, EagleShape
+from workers.proposers.medusa_model import MedusaModel
 
 FORMAT = 1
 VOCABULARY = "draft_vocabulary"
 
 Kind = Literal["eagle", "medusa"]
+M = TypeVar("M", bound=nn.Module)
 
 
 class DrafterError(ValueError):
@@ -69,8 +72,8 @@ def save_drafter(
     (folder / "drafter.json").write_text(said + "\n", encoding="utf-8")
 
 
-def read_card(folder: Path) -> DrafterCard:
-    """drafter.json of that folder. Raises DrafterError."""
+def read_card(folder: Path, kind: str | None = None) -> DrafterCard:
+    """drafter.json of that folder, of a drafter of that kind (None: any). Raises DrafterError."""
     path = folder / "drafter.json"
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -85,6 +88,8 @@ def read_card(folder: Path) -> DrafterCard:
         raise DrafterError(f"drafter {folder}: {path.name} lacks or does not know a field ({error})") from error
     if card.kind not in get_args(Kind):
         raise DrafterError(f"drafter {folder}: kind: {card.kind!r} is none of {', '.join(get_args(Kind))}")
+    if kind is not None and card.kind != kind:
+        raise DrafterError(f"drafter {folder}: kind: is {card.kind}, not {kind}")
     return card
 
 
@@ -127,13 +132,27 @@ def load_tensors(
 
 def load_eagle(folder: Path, target: TargetIdentity) -> tuple[EagleModel, torch.Tensor, DrafterCard]:
     """The model in bf16, its draft vocabulary, and its card. Raises DrafterError."""
-    card = read_card(folder)
-    if card.kind != "eagle":
-        raise DrafterError(f"drafter {folder}: kind: is {card.kind}, not eagle")
+
+    def made(shape: Mapping[str, Any]) -> EagleModel:
+        return EagleModel(EagleShape(**{**shape, "features": tuple(shape["features"])}))
+
+    return _load(folder, target, "eagle", made)
+
+
+def load_medusa(folder: Path, target: TargetIdentity) -> tuple[MedusaModel, torch.Tensor, DrafterCard]:
+    """The heads in bf16, their draft vocabulary, and their card. Raises DrafterError."""
+    return _load(folder, target, "medusa", lambda shape: MedusaModel(target.hidden, **shape))
+
+
+def _load(
+    folder: Path, target: TargetIdentity, kind: Kind, made: Callable[[Mapping[str, Any]], M]
+) -> tuple[M, torch.Tensor, DrafterCard]:
+    """made: the untrained model of a card's shape."""
+    card = read_card(folder, kind)
     check_target(folder, card, target)
     try:
-        shape = EagleShape(**{**card.shape, "features": tuple(card.shape["features"])})
-        model = EagleModel(shape).to(torch.bfloat16).train(False)
+        model = made(card.shape).to(torch.bfloat16)
+        model.train(False)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise DrafterError(f"drafter {folder}: shape: {error}") from error
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}

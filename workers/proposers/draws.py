@@ -8,6 +8,13 @@ from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
 from workers.sequence import Sequence
 
 
+def over_target_vocabulary(logits: torch.Tensor, vocabulary: torch.Tensor, size: int) -> torch.Tensor:
+    """[..., size], -inf for what is not in the draft vocabulary; logits: [..., len(vocabulary)]."""
+    full = logits.new_full((*logits.shape[:-1], size), -torch.inf)
+    full[..., vocabulary] = logits
+    return full
+
+
 def sample_draft(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:
     """One draft token from [1, vocab], `depth` tokens behind the sequence's last: the argmax when greedy.
 

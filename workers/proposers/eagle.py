@@ -17,7 +17,7 @@ from workers.attention import Rows, SlotCache, attend_over_slots, lay_out, paddi
 from workers.context_sizes import context_sizes
 from workers.kv_cache import KVSlots
 from workers.proposers.base import Proposal
-from workers.proposers.draws import sample_draft
+from workers.proposers.draws import over_target_vocabulary, sample_draft
 from workers.proposers.eagle_model import EagleModel
 from workers.sampling import restrict
 from workers.sequence import Sequence
@@ -177,6 +177,4 @@ class EagleProposer:
     def _logits(self, outputs: torch.Tensor) -> torch.Tensor:
         """[n, vocab] fp32, -inf for what is not in the draft vocabulary."""
         logits = self._model.logits(outputs, self._head).float()
-        full = logits.new_full((len(logits), self._target_vocab), -torch.inf)
-        full[:, self._vocabulary] = logits
-        return full
+        return over_target_vocabulary(logits, self._vocabulary, self._target_vocab)

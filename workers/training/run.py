@@ -15,13 +15,14 @@ import torch
 
 from workers.proposers.drafter_folder import DrafterCard, Kind, identify, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
+from workers.proposers.medusa_model import MedusaModel
 from workers.training.answers import Answer
 from workers.training.eagle import EagleObjective
 from workers.training.evaluate import Acceptance, evaluate, sample, summary
 from workers.training.features import Example, FeatureFile, feature_layers, store_features
 from workers.training.generate import generate, questions
 from workers.training.loop import Progress, Recipe, train
-from workers.training.medusa import MedusaModel, MedusaObjective
+from workers.training.medusa import MedusaObjective
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
 from workers.training.vocabulary import DRAFT_VOCABULARY, draft_vocabulary

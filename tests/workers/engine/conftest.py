@@ -27,6 +27,8 @@ from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape
+from workers.proposers.medusa import MedusaProposer
+from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams
@@ -195,6 +197,18 @@ def _eagle(model: Any, slots: int) -> EagleProposer:
     return EagleProposer(EagleModel(shape).to(shared.head.dtype), ids[ids % 3 > 0], shared, slots, CONTEXT)
 
 
+def _medusa(model: Any) -> MedusaProposer:
+    """Three heads with random weights, over two thirds of the vocabulary."""
+    torch.manual_seed(22)
+    head = model.get_output_embeddings().weight
+    heads = MedusaModel(head.shape[1], 3)
+    with torch.no_grad():
+        for parameter in heads.parameters():
+            parameter.normal_()
+    ids = torch.arange(len(head))
+    return MedusaProposer(heads.to(head.dtype), ids[ids % 3 > 0], head, model.config.num_hidden_layers)
+
+
 def _plan(k: int | Mapping[str, int]) -> Plan:
     """A plan that never expires: one K for all cohorts, or one for each of those named."""
     if isinstance(k, int):
@@ -213,7 +227,7 @@ def clock() -> Clock:
 def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     """An idle engine around tiny models.
 
-    k: one K, or one by cohort. proposer: "none", "ngram", "eagle" (of random weights), or one of three draft models:
+    k: one K, or one by cohort. proposer: "none", "ngram", "eagle" or "medusa" (of random weights), or a draft model:
     "draft" is an unrelated one, mostly rejected; "close" one near the target; "target" is the target itself, always
     accepted when greedy.
     shadow_depth: draft tokens of a shadow while K is 0; 0 is off.
@@ -243,6 +257,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             "close": lambda: DraftModelProposer(runner(nudge=0.01), vocab),
             "target": lambda: DraftModelProposer(runner(), vocab),
             "eagle": lambda: _eagle(tiny_model(0, 2, dtype, vocab), slots),
+            "medusa": lambda: _medusa(tiny_model(0, 2, dtype, vocab)),
         }
         if isinstance(proposer, str):
             proposer = named[proposer]()

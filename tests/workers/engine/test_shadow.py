@@ -98,7 +98,7 @@ def test_on_unseeded_text_shadows_of_a_sure_drafter_are_kept_as_often_as_its_dra
     assert abs(kept / drafted - expected) < 3 * deviation
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle", "medusa"])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 3}])
 def test_text_and_counts_are_those_without_shadows(
     make_engine, ask, drain, prompts, all_the_time, proposer, sampling

@@ -1,0 +1,97 @@
+"""Medusa drafts from the target's last hidden state: a head for each position, without a forward of its own.
+
+It is told the hidden state of every position that stays, also while K is 0, and keeps the last one: so it can be paused
+and resumed by K at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from workers.proposers.base import Proposal
+from workers.proposers.draws import over_target_vocabulary, sample_draft
+from workers.proposers.medusa_model import MedusaModel
+from workers.sampling import restrict
+from workers.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _Known:
+    """How many positions of a sequence were told, and the hidden state [hidden] of the last of them."""
+
+    positions: int
+    last: torch.Tensor
+
+
+class MedusaProposer:
+    """At most as many draft tokens as there are heads.
+
+    vocabulary: [size] int64, ascending ids that it may draft. head: [vocab, hidden], the target's LM head.
+    hidden_layer: 1-based number of the target's last decoder layer, whose output is handed on after the final norm.
+    version: which weights these are.
+    """
+
+    is_deterministic = False
+
+    def __init__(
+        self,
+        model: MedusaModel,
+        vocabulary: torch.Tensor,
+        head: torch.Tensor,
+        hidden_layer: int,
+        name: str = "medusa",
+        version: str = "unknown",
+    ) -> None:
+        self.name, self.version = name, version
+        self.feature_layers = (hidden_layer,)
+        self._model = model.train(False)
+        self._vocabulary = vocabulary.to(head.device)
+        self._head = head.detach()[self._vocabulary]
+        self._target_vocab = head.shape[0]
+        self._known: dict[str, _Known] = {}
+
+    def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
+        """Keep the last of them; those of a sequence whose beginning was never learnt are of no use."""
+        request_id = sequence.request.request_id
+        known = self._known.get(request_id)
+        if len(features) and start == (0 if known is None else known.positions):
+            self._known[request_id] = _Known(start + len(features), features[-1, 0])
+
+    @torch.inference_mode()
+    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+        drafts: list[list[int]] = [[] for _ in batch]
+        drafted: list[torch.Tensor] = []
+        active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
+        if active:
+            hidden = torch.stack([self._known[batch[b].request.request_id].last for b in active])
+            heads = max(k[b] for b in active)
+            logits = torch.stack([functional.linear(x, self._head) for x in self._model(hidden)[:heads]], dim=1)
+            full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
+            for row, b in enumerate(active):
+                limited = restrict(full[row, : k[b]], batch[b].request.sampling)
+                drafts[b] = [sample_draft(limited[d, None], batch[b], d) for d in range(len(limited))]
+                drafted.append(limited)
+        proposal = Proposal.of(drafts)
+        return Proposal(
+            proposal.draft_token_ids,
+            proposal.cu_draft,
+            torch.cat(drafted) if drafted else None,
+            tuple(int(bool(d)) for d in drafts),
+        )
+
+    def prime(self, batch: Seq[Sequence]) -> None:
+        for sequence in batch:
+            last = torch.zeros_like(self._head[0])
+            self._known[sequence.request.request_id] = _Known(len(sequence.token_ids) - 1, last)
+
+    def release(self, sequence: Sequence) -> None:
+        self._known.pop(sequence.request.request_id, None)
+
+    def _is_ready(self, sequence: Sequence) -> bool:
+        """Whether the hidden state of the position before the last token's is known."""
+        known = self._known.get(sequence.request.request_id)
+        return known is not None and known.positions == len(sequence.token_ids) - 1
