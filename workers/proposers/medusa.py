@@ -47,7 +47,7 @@ class MedusaProposer:
         version: str = "unknown",
     ) -> None:
         self.name, self.version = name, version
-        self.feature_layers = (hidden_layer,)
+        self.feature_layers: tuple[int, ...] = (hidden_layer,)
         self._model = model.train(False)
         self._vocabulary = vocabulary.to(head.device)
         self._head = head.detach()[self._vocabulary]

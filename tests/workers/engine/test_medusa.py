@@ -52,7 +52,7 @@ def sequence(length, request_id="r", temperature=0.0) -> Sequence:
 
 @torch.no_grad()
 def by_definition(runner, features, length, k) -> list[int]:
-    """x + silu(W x + b) of the position before the last token's, through the target's LM head."""
+    """Residual x + silu(W x + b) of the position before the last token's, through the target's LM head."""
     x = features[length - 2, 0]
     drafts = []
     for block in heads().blocks[:k]:
