@@ -33,6 +33,10 @@ def __getattr__(name: str) -> typer.Typer:
         from controlplane.experiment_cli import experiment_app
 
         return experiment_app
+    if name == "keys_app":
+        from controlplane.keys_cli import keys_app
+
+        return keys_app
     if name == "db_app":
         from controlplane.db_cli import db_app
 

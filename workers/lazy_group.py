@@ -15,6 +15,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("workers.models.command:model_app", "Fetch and list models."),
     "train": ("workers.training.command:train_app", "Train drafters for a model on its own answers."),
     "policy": ("controlplane.cli:policy_app", "Check, apply and show the operator's policy."),
+    "keys": ("controlplane.cli:keys_app", "Make, rotate and revoke API keys."),
     "alerts": ("controlplane.cli:alerts_app", "List and clear alerts of a running system."),
     "budget": ("controlplane.cli:budget_app", "Where budgets stand, and what is expected of them."),
     "cost": ("controlplane.cli:cost_app", "What serving cost, by cohort, model, tenant or hour."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.store.api_keys import ApiKeyEntry, ApiKeyEvent
 from controlplane.store.budgets import BudgetStateEntry
 from controlplane.store.cost_models import CostDay, CostHour, CostMonth, MachineHour, PrunedWindow
 from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
@@ -47,6 +48,8 @@ TABLES: tuple[type[Base], ...] = (
     ExperimentWindow,
     BudgetStateEntry,
     WebhookDelivery,
+    ApiKeyEntry,
+    ApiKeyEvent,
 )
 """As `kadence db verify` counts them."""
 
