@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from workers.sampling import restrict_rows
+from kernels.verify import GREEDY_BELOW
+from workers.penalties import TokenTally, has_penalties
+from workers.sampling import adjust, restrict
 from workers.sequence import EngineRequest, SamplingParams
 from workers.verifier import target_scores
 
@@ -24,8 +26,14 @@ in fp32 (docs/canary.md). float16 has three bits more than bf16.
 """
 
 
-SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "ignore_eos", "min_tokens"})
-REQUEST = frozenset({"request_id", "prompt_token_ids", "sampling", "cohort", "tenant", "route", "stream", "created_at"})
+SAMPLING = frozenset(
+    {"max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "ignore_eos", "min_tokens", "min_p", "logit_bias"}
+    | {"repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "prompt_logprobs", "stop_token_ids"}
+)
+REQUEST = frozenset(
+    {"request_id", "prompt_token_ids", "sampling", "cohort", "tenant", "route", "stream", "created_at"}
+    | {"prediction", "deadline_at", "service_tier"}
+)
 """What `compare` knows of a request. A wish that is new here would make right text look wrong: it is not checked."""
 
 
@@ -72,39 +80,52 @@ def noise_seed_of(sampling: SamplingParams) -> int:
 def compare(
     logits: torch.Tensor, request: EngineRequest, emitted: Seq[int], at: int, eos_token_ids: Seq[int]
 ) -> Comparison:
-    """`logits` [n, vocab] decide the n tokens `emitted`, the first of which is number `at` of the completion."""
+    """`logits` [n, vocab], raw, decide n tokens of the completion `emitted`, the first of which is number `at`."""
     sampling, position = request.sampling, len(request.prompt_token_ids) + at
-    limited = restrict_rows(logits, sampling, at, eos_token_ids)
-    scores = target_scores(limited, sampling.temperature, noise_seed_of(sampling), position)
+    judged = emitted[at : at + len(logits)]
+    wished = adjust(logits, sampling, _tally(request, emitted[:at]), judged[:-1], at, eos_token_ids)
+    scores = target_scores(restrict(wished, sampling), sampling.temperature, noise_seed_of(sampling), position)
     # numpy's argmax takes the lowest of equal ones, as verification does.
     own = scores.cpu().numpy().argmax(-1).tolist()
-    total = Comparison(len(emitted))
-    for j, (best, token) in enumerate(zip(own, emitted, strict=True)):
+    total = Comparison(len(judged))
+    for j, (best, token) in enumerate(zip(own, judged, strict=True)):
         if best == token:
             continue
-        row = logits[j : j + 1]
-        tolerance = NEAR_TIE.get(logits.dtype, NEAR_TIE[torch.bfloat16]) * float(row.float().abs().max())
-        gap = _gap(row, request, token, at + j, eos_token_ids, tolerance)
+        tolerance = _tolerance(logits[j], sampling)
+        gap = _gap(wished[j : j + 1], request, token, at + j, tolerance)
         is_wrong = gap > tolerance
         total += Comparison(0, int(not is_wrong), int(is_wrong), gap, tolerance, at + j if is_wrong else None)
     return total
 
 
-def _gap(
-    row: torch.Tensor, request: EngineRequest, token: int, number: int, eos_token_ids: Seq[int], tolerance: float
-) -> float:
-    """How far `token` lies under the best for `row` [1, vocab], in logits; inf where no rounding would allow it.
+def _tally(request: EngineRequest, emitted: Seq[int]) -> TokenTally | None:
+    if not has_penalties(request.sampling):
+        return None
+    tally = TokenTally(request.prompt_token_ids, request.sampling.repetition_penalty)
+    tally.catch_up([*request.prompt_token_ids, *emitted])
+    return tally
 
-    A token at the border of top-k or top-p may have been in or out: the best of those that were in for certain
+
+def _tolerance(row: torch.Tensor, sampling: SamplingParams) -> float:
+    """How far rounding may move two logits of a raw row [vocab] apart; a repetition penalty moves them farther."""
+    penalty = sampling.repetition_penalty
+    share = NEAR_TIE.get(row.dtype, NEAR_TIE[torch.bfloat16])
+    return share * float(row.float().abs().max()) * max(penalty, 1.0 / penalty)
+
+
+def _gap(row: torch.Tensor, request: EngineRequest, token: int, number: int, tolerance: float) -> float:
+    """How far `token` lies under the best for the adjusted `row` [1, vocab], in logits; inf where no rounding would
+    allow it.
+
+    A token at the border of top-k, top-p or min-p may have been in or out: the best of those that were in for certain
     competes, and the token need only be one of those that may have been.
     """
     sampling, seed = request.sampling, noise_seed_of(request.sampling)
-    tight, loose = _borders(row, sampling, number, eos_token_ids, tolerance)
+    tight, loose = _borders(row, sampling, tolerance)
     position = len(request.prompt_token_ids) + number
 
     def scores(limits: SamplingParams) -> torch.Tensor:
-        limited = restrict_rows(row, limits, number, eos_token_ids)
-        return target_scores(limited, sampling.temperature, seed, position)[0]
+        return target_scores(restrict(row, limits), sampling.temperature, seed, position)[0]
 
     own = float(scores(loose)[token])
     if math.isinf(own):
@@ -113,20 +134,18 @@ def _gap(
     return max(float(scores(tight).max()) - own, 0.0) * scale
 
 
-def _borders(
-    row: torch.Tensor, sampling: SamplingParams, number: int, eos_token_ids: Seq[int], tolerance: float
-) -> tuple[SamplingParams, SamplingParams]:
+def _borders(row: torch.Tensor, sampling: SamplingParams, tolerance: float) -> tuple[SamplingParams, SamplingParams]:
     """Limits that only let in what is in for certain, and limits that let in whatever may have been in.
 
     Errors of `tolerance` between two logits move the log-odds of any set of tokens by tolerance / temperature at most,
     and its mass by a quarter of that.
     """
-    if sampling.temperature == 0:
+    if sampling.temperature < GREEDY_BELOW:
         return sampling, sampling
     slack = tolerance / (4 * sampling.temperature)
     tight, loose = sampling, sampling
     if 0 < sampling.top_k < row.shape[-1]:
-        allowed = restrict_rows(row, replace(sampling, top_k=0, top_p=1.0), number, eos_token_ids)[0].float()
+        allowed = row[0].float()
         last_in, first_out = allowed.topk(sampling.top_k + 1).values[-2:].tolist()
         certain = int((allowed > first_out + tolerance).sum())
         tight = replace(tight, top_k=max(certain, 1))
@@ -134,4 +153,8 @@ def _borders(
     if sampling.top_p < 1:
         tight = replace(tight, top_p=max(sampling.top_p - slack, 1e-6))
         loose = replace(loose, top_p=min(sampling.top_p + slack, 1.0))
+    if sampling.min_p > 0:
+        factor = math.exp(tolerance / sampling.temperature)
+        tight = replace(tight, min_p=min(sampling.min_p * factor, 1.0))
+        loose = replace(loose, min_p=sampling.min_p / factor)
     return tight, loose

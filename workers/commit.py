@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from controlplane.telemetry import FinishReason
-from workers.sequence import Sequence
+from workers.sequence import Sequence, TokenLogprob
 from workers.verifier import Accepted
 
 
@@ -17,7 +17,8 @@ class Committed:
 
     drafted, accepted: draft tokens verified and kept. ended: generation ended on a draft token, so that there is no
     extra token. from_prefill: the token that prefill yields, which belongs to no step. planned_k: the plan's K.
-    acceptance: by examined position that was not cut off, the probability with which it was kept.
+    acceptance: by examined position that was not cut off, the probability with which it was kept. logprobs: one of each
+    token, where asked for.
     """
 
     sequence: Sequence
@@ -30,17 +31,21 @@ class Committed:
     planned_k: int
     finish_reason: FinishReason | None
     acceptance: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def trim(
-    token_ids: Seq[int], remaining: int, eos_token_ids: Collection[int], ignore_eos: bool
+    token_ids: Seq[int],
+    remaining: int,
+    eos_token_ids: Collection[int],
+    ignore_eos: bool,
+    stop_token_ids: Collection[int] = (),
 ) -> tuple[Seq[int], FinishReason | None]:
-    """Cut at the first EOS (kept) and at the budget of `remaining` tokens; an EOS past the budget does not count."""
+    """Cut at the first EOS or stop token (kept) and at the budget of `remaining` tokens; one past it does not count."""
     within = token_ids[:remaining]
-    if not ignore_eos:
-        for i, token_id in enumerate(within):
-            if token_id in eos_token_ids:
-                return within[: i + 1], "stop"
+    for i, token_id in enumerate(within):
+        if token_id in stop_token_ids or (not ignore_eos and token_id in eos_token_ids):
+            return within[: i + 1], "stop"
     return within, "length" if len(token_ids) >= remaining else None
 
 
@@ -50,8 +55,11 @@ def commit(
     """Append what stays of the verdict to the sequence and roll its KV forward to match; returns what was committed."""
     sampling = sequence.request.sampling
     from_prefill = sequence.completion_length == 0
-    token_ids, reason = trim(accepted.token_ids, sequence.remaining, eos_token_ids, sampling.ignore_eos)
-    pushed = sequence.detokenizer.push(token_ids)
+    stops = sampling.stop_token_ids
+    token_ids, reason = trim(accepted.token_ids, sequence.remaining, eos_token_ids, sampling.ignore_eos, stops)
+    # A stop token is no part of the text, as a stop string is none.
+    is_at_stop = reason == "stop" and token_ids[-1] in stops
+    pushed = sequence.detokenizer.push(token_ids[:-1] if is_at_stop else token_ids)
     if pushed.stopped:
         token_ids, reason = token_ids[: pushed.kept], "stop"
     text = pushed.text if reason is None or pushed.stopped else pushed.text + sequence.detokenizer.flush()
@@ -70,6 +78,8 @@ def commit(
         sequence.max_k = max(sequence.max_k, drafted)
     # Where the text ended inside the draft, nothing is known of the positions behind.
     acceptance = accepted.acceptance[: kept_drafts + (not ended)]
+    logprobs = accepted.logprobs[: len(token_ids)]
     return Committed(
-        sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason, acceptance
-    )
+        sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason, acceptance,
+        logprobs,
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
@@ -14,12 +14,14 @@ from workers.commit import Committed, commit
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
+from workers.logprobs import prompt_logprobs
 from workers.meter import Gauges, Meter
 from workers.plan_client import PlanClient
 from workers.proposers.base import Proposer
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
 from workers.shadow import ShadowDrafts
+from workers.submission import check_request
 from workers.target import Score, Target
 from workers.verifier import Accepted, Verifier
 
@@ -75,18 +77,11 @@ class Engine:
         return bool(self._sequences)
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request. Raises ValueError where its prompt leaves no room, or its id is in use."""
-        context, prompt_length = self.target.runner.context, len(request.prompt_token_ids)
-        if not 0 < prompt_length < context:
-            raise ValueError(f"prompt has {prompt_length} tokens; this model takes 1 to {context - 1}")
-        if request.sampling.max_tokens < 1 or prompt_length + request.sampling.max_tokens > context:
-            raise ValueError(
-                f"max_tokens is {request.sampling.max_tokens}; after {prompt_length} prompt tokens it may be "
-                f"1 to {context - prompt_length}"
-            )
+        """Queue a request. Raises ValueError for one that cannot be served as asked, or whose id is in use."""
+        runner = self.target.runner
+        check_request(request, runner.context, runner.vocab_size)
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        _refuse_what_is_missing(request)
         sampling = request.sampling
         sequence = Sequence(
             request,
@@ -183,6 +178,7 @@ class Engine:
         kv_lengths = [s.kv_length for s in batch.decoding]
         committed = self._commit(batch, verdict, score.cu_draft, k)
         self._teach(batch, score, kv_lengths)
+        self._score_prompt(batch, score)
         seconds = time.perf_counter() - started - score.prefill_s
         return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_positions, score.prefill_s)
 
@@ -195,6 +191,16 @@ class Engine:
             for b, (sequence, start) in enumerate(zip(batch.decoding, kv_lengths, strict=True)):
                 first = score.cu_draft[b] + b
                 self.proposer.learn(sequence, start, score.features[first : first + sequence.kv_length - start].clone())
+
+    @staticmethod
+    def _score_prompt(batch: Batch, score: Score) -> None:
+        """Keep the log-probabilities of the prompt's tokens that this chunk decides, where they are asked for."""
+        sequence = batch.prefill
+        if sequence is None or score.prompt_logits is None:
+            return
+        first, num_top = len(sequence.prompt_logprobs) + 1, sequence.request.sampling.prompt_logprobs or 0
+        token_ids = sequence.request.prompt_token_ids[first : first + len(score.prompt_logits)]
+        sequence.prompt_logprobs += prompt_logprobs(score.prompt_logits, token_ids, num_top)
 
     @staticmethod
     def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:
@@ -219,7 +225,7 @@ class Engine:
         plan_version = self.plan_client.plan.version
         for c in outcome.committed:
             c.sequence.plan_version = plan_version
-            if c.from_prefill:
+            if c.from_prefill and c.token_ids:
                 c.sequence.first_token_at = self._clock()
                 self.meter.count_first_token(c.sequence, c.sequence.first_token_at - c.sequence.request.created_at)
 
@@ -240,10 +246,15 @@ class Engine:
             self._shadow.observe(outcome.committed, outcome.seconds)
 
     def _chunk(self, c: Committed) -> Chunk:
-        request_id = c.sequence.request.request_id
+        request = c.sequence.request
         steps = () if c.from_prefill else ((c.drafted, c.accepted),)
         record = self._release(c.sequence, c.finish_reason) if c.finish_reason else None
-        return Chunk(request_id, c.token_ids, c.text, steps, c.finish_reason, record)
+        is_scored = c.from_prefill and request.sampling.prompt_logprobs is not None
+        scored = (None, *c.sequence.prompt_logprobs) if is_scored else ()
+        return Chunk(
+            request.request_id, c.token_ids, c.text, steps, c.finish_reason, record,
+            logprobs=c.logprobs, prompt_logprobs=scored,
+        )  # fmt: skip
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Chunk:
         record = self._release(sequence, reason)
@@ -263,16 +274,3 @@ class Engine:
         record = sequence.record(self._clock(), reason, self.meter)
         self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
         return record
-
-
-_MISSING = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs",
-            "prompt_logprobs", "stop_token_ids")  # fmt: skip
-
-
-def _refuse_what_is_missing(request: EngineRequest) -> None:
-    """Raise ValueError naming a wish that the engine does not fulfil yet."""
-    for f in fields(request.sampling):
-        if f.name in _MISSING and getattr(request.sampling, f.name) != f.default:
-            raise ValueError(f"{f.name} is not supported by this engine yet; leave it out")
-    if request.grammar is not None:
-        raise ValueError("grammar is not supported by this engine yet; leave it out")

@@ -1,24 +1,45 @@
-"""What a request allows a row of logits to become: top-k, top-p and min_tokens, by masking with -inf.
+"""What a request makes of a row of logits: penalties, then bias, then masks, then top-k, top-p and min-p.
 
-Temperature stays out: verification applies it, to target and draft alike.
+Row j of a sequence decides the token behind j drafts, so it is adjusted as if those had been emitted. Temperature stays
+out: verification applies it, to target and draft alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import chain
 
 import torch
 
-from workers.sequence import SamplingParams, Sequence
+from kernels.verify import GREEDY_BELOW
+from workers.penalties import TokenTally, has_penalties, penalise
+from workers.sequence import RowMasks, SamplingParams, Sequence
 
 FIRST_LOOK = 1024
 """Candidates for a nucleus that a CPU sorts at first; a whole vocabulary of 49152 takes it 2 ms a row."""
 
 
 def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
-    """Mask [rows, vocab] outside top-k, then outside the nucleus of top-p (after temperature, as OpenAI's)."""
-    if sampling.temperature == 0 or (sampling.top_k == 0 and sampling.top_p >= 1):
+    """Mask [rows, vocab] outside top-k, outside the nucleus of top-p, and what is too unlikely for min-p.
+
+    Top-p and min-p are of the probabilities after temperature, and the nucleus is of what top-k leaves, as in
+    `kernels.filters`. The same tensor where there are no such limits.
+    """
+    if sampling.temperature < GREEDY_BELOW:
         return logits
+    limited = logits if sampling.top_k == 0 and sampling.top_p >= 1 else _restrict_to_nucleus(logits, sampling)
+    return limited if sampling.min_p <= 0 else _restrict_to_likely(limited, sampling)
+
+
+def _restrict_to_likely(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+    """`logits` [rows, vocab] without what has less than min_p of the probability of the likeliest token."""
+    # In float32 and in this order, so that the border is the kernels' own.
+    scores = logits.float() * (1.0 / torch.tensor(sampling.temperature, dtype=torch.float32))
+    lowest = scores.amax(-1, keepdim=True) + torch.tensor(sampling.min_p, dtype=torch.float32).log()
+    return logits.float().masked_fill(scores < lowest, -torch.inf)
+
+
+def _restrict_to_nucleus(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
     scores, vocab = logits.float(), logits.shape[-1]
     is_open = sampling.top_k == 0 and scores.is_cpu
     width = min(FIRST_LOOK if is_open else sampling.top_k or vocab, vocab)
@@ -52,16 +73,21 @@ def _restrict_to_largest(
 
 
 def restrict_batch(
-    logits: torch.Tensor, batch: Seq[Sequence], rows_of: Seq[range], eos_token_ids: Seq[int]
+    logits: torch.Tensor,
+    batch: Seq[Sequence],
+    rows_of: Seq[range],
+    draft_token_ids: Seq[int],
+    eos_token_ids: Seq[int],
 ) -> torch.Tensor:
-    """Apply each sequence's limits to its rows; row j of a sequence decides its completion token number length + j.
+    """Apply each sequence's wishes to its rows; row j of a sequence decides its completion token number length + j.
 
-    EOS is masked first: top-k and top-p then choose among what may be emitted, and a row never ends up empty.
+    draft_token_ids: of all sequences behind each other; one has a row more than drafts. The same tensor where nobody
+    asks for anything.
     """
     out = logits
-    for sequence, rows in zip(batch, rows_of, strict=True):
-        own = logits[rows.start : rows.stop]
-        limited = restrict_rows(own, sequence.request.sampling, sequence.completion_length, eos_token_ids)
+    for b, (sequence, rows) in enumerate(zip(batch, rows_of, strict=True)):
+        own, drafts = logits[rows.start : rows.stop], draft_token_ids[rows.start - b : rows.stop - b - 1]
+        limited = restrict(adjust_sequence(own, sequence, drafts, eos_token_ids), sequence.request.sampling)
         if limited is own:
             continue
         if out is logits:
@@ -70,15 +96,51 @@ def restrict_batch(
     return out
 
 
-def restrict_rows(
-    logits: torch.Tensor, sampling: SamplingParams, completion_length: int, eos_token_ids: Seq[int]
+def adjust_sequence(
+    logits: torch.Tensor, sequence: Sequence, drafts: Seq[int], eos_token_ids: Seq[int]
 ) -> torch.Tensor:
-    """One request's rows [n, vocab] with its limits; row j decides completion token number completion_length + j.
+    """`adjust` for a sequence of the engine: its last rows along `drafts`, behind the text that it has."""
+    sampling = sequence.request.sampling
+    first = sequence.completion_length + len(drafts) + 1 - len(logits)
+    return adjust(logits, sampling, tally_of(sequence), drafts, first, eos_token_ids, sequence.grammar)
 
-    The same tensor where there are none.
+
+def tally_of(sequence: Sequence) -> TokenTally | None:
+    """The sequence's token counts, up to date; None where no penalty needs them."""
+    sampling = sequence.request.sampling
+    if not has_penalties(sampling):
+        return None
+    if sequence.tally is None:
+        sequence.tally = TokenTally(sequence.request.prompt_token_ids, sampling.repetition_penalty)
+    sequence.tally.catch_up(sequence.token_ids)
+    return sequence.tally
+
+
+def adjust(
+    logits: torch.Tensor,
+    sampling: SamplingParams,
+    tally: TokenTally | None,
+    drafts: Seq[int],
+    first: int,
+    eos_token_ids: Seq[int],
+    grammar: RowMasks | None = None,
+) -> torch.Tensor:
+    """Rows [n, vocab] f32 after penalties, bias and masks, in this order; the same tensor where there are none.
+
+    The rows are the last n of the len(drafts) + 1 along the drafts; row 0 of them decides completion token number
+    `first`. tally: of the text before the drafts, for penalties. Before min_tokens, whatever ends the text is masked.
     """
-    allowed, early = logits, sampling.min_tokens - completion_length
-    if early > 0:
-        allowed = logits.to(torch.float32, copy=True)
-        allowed[:early, list(eos_token_ids)] = -torch.inf
-    return restrict(allowed, sampling)
+    early = min(max(sampling.min_tokens - first, 0), len(logits))
+    if tally is None and not sampling.logit_bias and not early and grammar is None:
+        return logits
+    out = logits.to(torch.float32, copy=True)
+    if tally is not None:
+        penalise(out, sampling, tally, drafts)
+    if sampling.logit_bias:
+        token_ids, bias = zip(*sampling.logit_bias, strict=True)
+        out[:, list(token_ids)] += torch.tensor(bias, dtype=torch.float32, device=out.device)
+    if early:
+        out[:early, list(chain(eos_token_ids, sampling.stop_token_ids))] = -torch.inf
+    if grammar is not None:
+        grammar.mask_rows(out, drafts)
+    return out

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from controlplane.telemetry import FinishReason, RequestRecord
 
 if TYPE_CHECKING:
+    import torch
+
     from workers.detokenizer import Detokenizer
+    from workers.penalties import TokenTally
 
 
 class Served(Protocol):
@@ -29,13 +33,13 @@ class SamplingParams:
 
     temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. seed: with one, the text is a function of the request
     alone (Gumbel coupling); without one, sampling is lossless in distribution. max_tokens, min_tokens: completion
-    tokens; max_tokens 0 only scores the prompt. stop, stop_token_ids: strings and tokens that end the text, the strings
-    left out of it.
+    tokens; max_tokens 0 only scores the prompt. stop, stop_token_ids: strings and tokens that end the text and are left
+    out of it; the token is among the ids of the output.
 
     repetition_penalty (above 0, 1 is off) hits tokens of prompt and output, presence_penalty and frequency_penalty (0
-    is off) those of the output (`kernels.sample` has the rule). logit_bias: (token id, what is added to its logit), each
-    id once. logprobs: None is none, 0 the chosen token's, n with the n most likely alternatives, at most MAX_LOGPROBS;
-    prompt_logprobs: the same of the prompt's tokens.
+    is off) those of the output (`kernels.sample` has the rule). logit_bias: (token id, what is added to its logit),
+    each id once. logprobs: None is none, 0 the chosen token's, n with the n most likely alternatives, at most
+    MAX_LOGPROBS; prompt_logprobs: the same of the prompt's tokens.
     """
 
     max_tokens: int
@@ -119,12 +123,22 @@ class Chunk:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
 
+class RowMasks(Protocol):
+    """What a grammar does to logits: it stands at the end of the sequence's text, and is moved on as that grows."""
+
+    def mask_rows(self, logits: torch.Tensor, drafts: Seq[int]) -> None:
+        """Set to -inf in place, in the last n of the len(drafts) + 1 rows along `drafts`, logits [n, vocab] f32, what
+        may not follow the drafts before each; a row that follows a draft it forbids may be anything finite.
+        """
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A running request. `token_ids` is prompt and completion; the last token's KV is not computed until it is fed.
 
     kv_length: positions whose target KV is in the slot. noise_seed keys this sequence's random streams; `coupled` says
-    that the client gave it.
+    that the client gave it. tally: token counts, where a penalty needs them. prompt_logprobs: of the prompt tokens
+    behind the first that are computed, where asked for.
     """
 
     request: EngineRequest
@@ -145,6 +159,9 @@ class Sequence:
     first_token_at: float | None = None
     plan_version: int = 0
     finish_reason: FinishReason | None = None
+    tally: TokenTally | None = None
+    grammar: RowMasks | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def prompt_length(self) -> int:

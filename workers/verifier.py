@@ -10,9 +10,10 @@ import torch
 
 from kernels.launch import Backend
 from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, verify_chain
+from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
 from workers.sampling import restrict_batch
-from workers.sequence import Sequence
+from workers.sequence import Sequence, TokenLogprob
 from workers.target import Score
 
 
@@ -21,12 +22,14 @@ class Accepted:
     """Of one sequence: the draft tokens kept, and the token after them (recovered or bonus).
 
     acceptance: by examined position (the kept ones and the first rejected), the probability with which it was kept,
-    given draft and target distributions; 0 or 1 where only the outcome is known.
+    given draft and target distributions; 0 or 1 where only the outcome is known. logprobs: one of each token, where the
+    request asks for them.
     """
 
     num_accepted: int
     token_ids: tuple[int, ...]
     acceptance: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Verifier:
@@ -41,7 +44,8 @@ class Verifier:
         if not sequences:
             return []
         rows_of = [range(a + b, z + b + 1) for b, (a, z) in enumerate(pairwise(score.cu_draft))]
-        logits = restrict_batch(score.logits, sequences, rows_of, self._eos_token_ids)
+        drafted: list[int] = proposal.draft_token_ids.tolist()
+        logits = restrict_batch(score.logits, sequences, rows_of, drafted, self._eos_token_ids)
         device = logits.device
         verdict = verify_chain(
             logits,
@@ -54,7 +58,8 @@ class Verifier:
             torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
             backend=self._backend,
         )
-        num_accepted, token_ids, overlap = _to_host(verdict)
+        rows = RowsToMeasure.of(sequences, rows_of, verdict)
+        num_accepted, token_ids, overlap, measured = _to_host(verdict, rows.measure(score.logits, verdict))
         has_draft_logits = proposal.draft_logits is not None
         accepted = []
         for b, (start, end) in enumerate(pairwise(score.cu_draft)):
@@ -65,18 +70,29 @@ class Verifier:
                 acceptance = (*(1.0,) * n, 0.0)[:examined]
             else:
                 acceptance = tuple(overlap[start : start + examined])
-            accepted.append(Accepted(n, tuple(token_ids[b][: n + 1]), acceptance))
+            emitted = tuple(token_ids[b][: n + 1])
+            accepted.append(Accepted(n, emitted, acceptance, rows.read(b, emitted, measured)))
         return accepted
 
 
-def _to_host(verdict: Verdict) -> tuple[list[int], list[list[int]], list[float]]:
-    """A verdict's num_accepted, token_ids and overlap, by one transfer."""
+def _to_host(
+    verdict: Verdict, measured: torch.Tensor | None
+) -> tuple[list[int], list[list[int]], list[float], torch.Tensor | None]:
+    """A verdict's num_accepted, token_ids and overlap, and what was measured [n, width] i64, by one transfer."""
     batch, width = verdict.token_ids.shape
     # Packed as integers of one width, bit for bit: each transfer of its own would stall the device once more.
-    parts = (verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap))
+    parts = [verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap)]
+    if measured is not None:
+        parts.append(measured.flatten())
     numbers = torch.cat(parts).cpu()
-    num_accepted, token_ids, overlap = numbers.split([batch, batch * width, len(verdict.overlap)])
-    return num_accepted.tolist(), token_ids.view(batch, width).tolist(), overlap.view(torch.float64).tolist()
+    sizes = [batch, batch * width, len(verdict.overlap)]
+    num_accepted, token_ids, overlap, rest = numbers.split([*sizes, len(numbers) - sum(sizes)])
+    return (
+        num_accepted.tolist(),
+        token_ids.view(batch, width).tolist(),
+        overlap.view(torch.float64).tolist(),
+        None if measured is None else rest.view(measured.shape),
+    )
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,22 @@ def penalties_of(
     )
 
 
+def penalised(
+    logits: torch.Tensor,
+    occurrences: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> torch.Tensor:
+    """Logits [..., n] f32 of n tokens that were seen, `occurrences` [..., n] i32 times in the output.
+
+    repetition, presence, frequency: [] f32 each; `kernels.sample.sample` has the rule.
+    """
+    logits = torch.where(logits > 0, logits * (1.0 / repetition), logits * repetition)
+    logits = logits - frequency * occurrences
+    return torch.where(occurrences > 0, logits - presence, logits)
+
+
 def check_ragged(
     name: str, token_ids: torch.Tensor, values: torch.Tensor, cu: torch.Tensor, logits: torch.Tensor
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.filters.naive import restricted
-from kernels.sample.adjustments import LogitBias, Penalties
+from kernels.sample.adjustments import LogitBias, Penalties, penalised
 from kernels.sample.draws import Draws, Sampled
 from kernels.verify.noise import Purpose, gumbel_noise
 from kernels.verify.verdict import GREEDY_BELOW
@@ -52,12 +52,8 @@ def _penalised(logits: torch.Tensor, penalties: Penalties, b: int) -> torch.Tens
     counts = penalties.counts
     own = slice(int(counts.cu[b]), int(counts.cu[b + 1]))
     token_ids, occurrences = counts.token_ids[own], counts.output_counts[own]
-    repetition, presence = penalties.repetition[b], penalties.presence[b]
-    seen = logits[token_ids]
-    seen = torch.where(seen > 0, seen * (1.0 / repetition), seen * repetition)
-    seen = seen - penalties.frequency[b] * occurrences
-    seen = torch.where(occurrences > 0, seen - presence, seen)
-    return logits.scatter(0, token_ids, seen)
+    weights = (penalties.repetition[b], penalties.presence[b], penalties.frequency[b])
+    return logits.scatter(0, token_ids, penalised(logits[token_ids], occurrences, *weights))
 
 
 def _biased(logits: torch.Tensor, bias: LogitBias, b: int) -> torch.Tensor:

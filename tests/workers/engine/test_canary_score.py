@@ -21,7 +21,7 @@ def look(ask):
     """Compare one emitted token with one row of logits."""
 
     def one(logits, token, at=0, **sampling) -> Comparison:
-        return compare(torch.as_tensor(logits)[None], ask([3, 3], **sampling), [token], at, [EOS])
+        return compare(torch.as_tensor(logits)[None], ask([3, 3], **sampling), [1] * at + [token], at, [EOS])
 
     return one
 

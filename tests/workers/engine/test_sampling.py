@@ -90,7 +90,7 @@ def make_sequence(tokenizer):
 def test_eos_is_masked_at_every_position_before_min_tokens(make_sequence) -> None:
     """SGLang counts steps instead of tokens, so that EOS stays masked too long when drafts are accepted."""
     logits = torch.ones(5, 8)
-    out = restrict_batch(logits, [make_sequence(2, min_tokens=4)], [range(5)], [2, 6])
+    out = restrict_batch(logits, [make_sequence(2, min_tokens=4)], [range(5)], [5] * 4, [2, 6])
     # The rows decide completion tokens number 3 to 7; the fifth is the first that may be EOS.
     assert [kept(row) for row in out] == [[0, 1, 3, 4, 5, 7]] * 2 + [list(range(8))] * 3
 
@@ -99,26 +99,28 @@ def test_eos_is_masked_at_every_position_before_min_tokens(make_sequence) -> Non
 def test_where_eos_is_masked_the_next_best_token_stays(make_sequence, limits) -> None:
     """Masked after top-k instead, the row would have nothing left."""
     logits = torch.tensor([[0.0, 1.0, 9.0, 3.0]])
-    out = restrict_batch(logits, [make_sequence(0, min_tokens=1, **limits)], [range(1)], [2])
+    out = restrict_batch(logits, [make_sequence(0, min_tokens=1, **limits)], [range(1)], [], [2])
     assert kept(out[0]) == [3]
 
 
 def test_min_tokens_reached_masks_nothing(make_sequence) -> None:
     logits = torch.ones(2, 8)
-    assert restrict_batch(logits, [make_sequence(4, min_tokens=4)], [range(2)], [2]) is logits
+    assert restrict_batch(logits, [make_sequence(4, min_tokens=4)], [range(2)], [5], [2]) is logits
 
 
 def test_each_sequence_has_its_own_limits(make_sequence) -> None:
     logits = torch.arange(8.0).repeat(6, 1)
     batch = [make_sequence(0, temperature=0.0), make_sequence(0, top_k=2), make_sequence(0, min_tokens=1)]
-    out = restrict_batch(logits, batch, [range(2), range(2, 4), range(4, 6)], [7])
+    out = restrict_batch(logits, batch, [range(2), range(2, 4), range(4, 6)], [5] * 3, [7])
     sizes = [len(kept(row)) for row in out]
     assert sizes == [8, 8, 2, 2, 7, 8]
 
 
 def test_the_targets_logits_are_not_written_to(make_sequence) -> None:
     logits = torch.ones(3, 8)
-    restrict_batch(logits, [make_sequence(0, min_tokens=9), make_sequence(0, top_k=1)], [range(2), range(2, 3)], [2])
+    restrict_batch(
+        logits, [make_sequence(0, min_tokens=9), make_sequence(0, top_k=1)], [range(2), range(2, 3)], [5], [2]
+    )
     assert torch.equal(logits, torch.ones(3, 8))
 
 

@@ -1,0 +1,121 @@
+"""Log-probabilities of tokens in the target's own distribution, the same bit for bit whatever else a step computes.
+
+A row's sum of exponentials is one of integers (`kernels.filters.weights`), which has no order and no rounding, and its
+logarithm is the host's. So a row does not depend on how many rows there are, on the device, or on how they are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.filters.weights import WEIGHT_BITS, integer_weights
+from kernels.verify import Verdict
+from workers.sequence import Sequence, TokenLogprob
+
+ROWS_AT_ONCE = 16
+"""Rows of which the integers exist at a time: 8 bytes for each token of a vocabulary, and as much again."""
+
+
+def measure(logits: torch.Tensor, chosen: torch.Tensor, num_top: int) -> torch.Tensor:
+    """All that `read` needs of rows of logits [n, vocab], raw, and of the tokens `chosen` [n] i64; on their device.
+
+    Returns [n, 3 + 2 * min(num_top, vocab)] i64: integers, and bits of float64.
+    """
+    parts = [
+        _measure(rows.float(), tokens, min(num_top, logits.shape[1]))
+        for rows, tokens in zip(logits.split(ROWS_AT_ONCE), chosen.split(ROWS_AT_ONCE), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def _measure(logits: torch.Tensor, chosen: torch.Tensor, num_top: int) -> torch.Tensor:
+    largest = logits.amax(-1, keepdim=True)
+    total = integer_weights(logits - largest).sum(-1, keepdim=True)
+    own = logits.gather(1, chosen[:, None])
+    top = most_likely(logits, num_top)
+    numbers = torch.cat((largest, own, logits.gather(1, top)), 1).to(torch.float64).view(torch.int64)
+    return torch.cat((total, top, numbers), 1)
+
+
+def most_likely(logits: torch.Tensor, n: int) -> torch.Tensor:
+    """[rows, n] i64: the tokens of the n largest of each row of logits [rows, vocab] f32, falling; of equals the lowest
+    token is first.
+    """
+    if n == 0:
+        return torch.empty(len(logits), 0, dtype=torch.int64, device=logits.device)
+    # One integer for both: a topk over logits alone leaves open which of equal ones it takes, and bfloat16 has many.
+    bits = (logits + 0.0).view(torch.int32)
+    rank = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    return ((rank << 32) - tokens).topk(n).indices
+
+
+def read(measured: torch.Tensor, chosen: Seq[int], num_top: int) -> list[TokenLogprob]:
+    """One TokenLogprob of each row that `measure` made for `num_top` or more, on the host."""
+    width = (measured.shape[1] - 3) // 2
+    table = measured.numpy()
+    totals, tops = table[:, 0].tolist(), table[:, 1 : 1 + width].tolist()
+    numbers = np.ascontiguousarray(table[:, 1 + width :]).view(np.float64).tolist()
+    out = []
+    for token, total, top, (largest, own, *likely) in zip(chosen, totals, tops, numbers, strict=True):
+        log_total = largest + math.log(total / 2**WEIGHT_BITS)
+        listed = zip(top[:num_top], likely[:num_top], strict=True)
+        out.append(TokenLogprob(token, own - log_total, tuple((i, logit - log_total) for i, logit in listed)))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class RowsToMeasure:
+    """Rows of a verdict whose log-probabilities are wanted: those of sequence b are number cu[b] to cu[b + 1].
+
+    index: their places among the logits. owners, depths: their places in the verdict's token_ids. num_top: of each
+    sequence, None where it wants none.
+    """
+
+    index: list[int]
+    owners: list[int]
+    depths: list[int]
+    cu: list[int]
+    num_top: list[int | None]
+
+    @classmethod
+    def of(cls, sequences: Seq[Sequence], rows_of: Seq[range], verdict: Verdict) -> RowsToMeasure:
+        """All rows of a sequence that asks; on a host, where looking costs nothing, only those that emit a token."""
+        rows = cls([], [], [], [0], [s.request.sampling.logprobs for s in sequences])
+        for b, own in enumerate(rows_of):
+            length = 0
+            if rows.num_top[b] is not None:
+                length = int(verdict.num_accepted[b]) + 1 if verdict.num_accepted.is_cpu else len(own)
+            rows.index.extend(own[:length])
+            rows.owners.extend([b] * length)
+            rows.depths.extend(range(length))
+            rows.cu.append(len(rows.index))
+        return rows
+
+    def measure(self, logits: torch.Tensor, verdict: Verdict) -> torch.Tensor | None:
+        """What `read` needs of the target's raw logits, on their device; None where nobody asks."""
+        if not self.index:
+            return None
+        # Rows behind the last token emitted name none; they are not read.
+        chosen = verdict.token_ids[self.owners, self.depths].clamp(min=0)
+        return measure(logits[self.index], chosen, max(n for n in self.num_top if n is not None))
+
+    def read(self, b: int, token_ids: Seq[int], measured: torch.Tensor | None) -> tuple[TokenLogprob, ...]:
+        """Of the tokens that sequence b emitted; empty where it does not ask."""
+        num_top = self.num_top[b]
+        if measured is None or num_top is None:
+            return ()
+        return tuple(read(measured[self.cu[b] : self.cu[b] + len(token_ids)], token_ids, num_top))
+
+
+def prompt_logprobs(logits: torch.Tensor, token_ids: Seq[int], num_top: int) -> list[TokenLogprob]:
+    """Of tokens of a prompt, by the rows [n, vocab] of raw logits that decide them."""
+    if not len(token_ids):
+        return []
+    chosen = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+    return read(measure(logits, chosen, num_top).cpu(), token_ids, num_top)

@@ -1,0 +1,51 @@
+"""What the engine takes of a request: everything it could not honour is refused by name, before any work."""
+
+from __future__ import annotations
+
+import math
+
+from workers.sequence import MAX_LOGPROBS, EngineRequest, SamplingParams
+
+
+def check_request(request: EngineRequest, context: int, vocab_size: int) -> None:
+    """Raise ValueError, one line that names the field, for a request that a model of this size cannot serve."""
+    sampling, prompt_length = request.sampling, len(request.prompt_token_ids)
+    if not 0 < prompt_length < context:
+        raise ValueError(f"prompt has {prompt_length} tokens; this model takes 1 to {context - 1}")
+    fewest = 0 if sampling.prompt_logprobs is not None else 1
+    if sampling.max_tokens < fewest or prompt_length + sampling.max_tokens > context:
+        raise ValueError(
+            f"max_tokens is {sampling.max_tokens}; after {prompt_length} prompt tokens it may be "
+            f"{fewest} to {context - prompt_length}"
+        )
+    _check_numbers(sampling)
+    _check_tokens(sampling, vocab_size)
+    if request.grammar is not None:
+        raise ValueError("grammar is not supported by this engine yet; leave it out")
+
+
+def _check_numbers(sampling: SamplingParams) -> None:
+    if not 0 <= sampling.min_p <= 1:
+        raise ValueError(f"min_p is {sampling.min_p}; it must lie in [0, 1], and 0 is off")
+    if not 0 < sampling.repetition_penalty < math.inf:
+        raise ValueError(f"repetition_penalty is {sampling.repetition_penalty}; it must be above 0, and 1 is off")
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(sampling, name)
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; it must be a number, and 0 is off")
+    for name in ("logprobs", "prompt_logprobs"):
+        value = getattr(sampling, name)
+        if value is not None and not 0 <= value <= MAX_LOGPROBS:
+            raise ValueError(f"{name} is {value}; it may be 0 to {MAX_LOGPROBS}")
+
+
+def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
+    biased = [token for token, _ in sampling.logit_bias]
+    if len(set(biased)) < len(biased):
+        raise ValueError("logit_bias names a token twice; give each once")
+    if not all(math.isfinite(value) for _, value in sampling.logit_bias):
+        raise ValueError("logit_bias has a value that is no number; correct it")
+    for name, tokens in (("logit_bias", biased), ("stop_token_ids", sampling.stop_token_ids)):
+        outside = [token for token in tokens if not 0 <= token < vocab_size]
+        if outside:
+            raise ValueError(f"{name} has the token {outside[0]}; this model's are 0 to {vocab_size - 1}")
