@@ -94,11 +94,11 @@ def brings(believed: Believed, machine: Machine, change: Change) -> Brings | Non
         money = machine.price_per_hour * change.price / HOUR_S * busy_s / utilisation * 1e6
     joules = None
     rates = believed.state.power.rates()
-    if rates is not None and utilisation and machine.idle_w is not None:
+    if rates is not None and utilisation and (machine.idle_w is not None or utilisation >= 1.0):
         busy_w, position_j = rates
         idle_s = busy_s * (1.0 - utilisation) / utilisation
         computed = positions / tokens + machine.prefill_positions
-        joules = (busy_w * busy_s + position_j * computed + machine.idle_w * idle_s) * 1e6
+        joules = (busy_w * busy_s + position_j * computed + (machine.idle_w or 0.0) * idle_s) * 1e6
     return Brings(1.0 / per_token, sd / machine_s, passed / tokens, money, joules)
 
 
