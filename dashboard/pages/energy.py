@@ -1,0 +1,17 @@
+"""Energy and carbon: power, joules per token beside the batch, cohorts, idle and waste, and what measured them."""
+
+from dashboard import energy_cards as cards
+from dashboard.energy_reading import EnergyReading, read_energy
+from dashboard.layout import show_live
+from dashboard.ledger import Ledger
+
+
+def energy(ledger: Ledger, found: EnergyReading) -> None:
+    cards.show_key_figures(ledger, found)
+    cards.show_power(found)
+    cards.show_batching(ledger, found)
+    cards.show_cohorts(found)
+    cards.show_carbon(ledger, found)
+
+
+show_live("Energy and carbon", read_energy, energy)
