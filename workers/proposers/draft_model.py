@@ -16,8 +16,7 @@ import torch
 from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.draws import sample_draft
-from workers.sampling import adjust_sequence, restrict
+from workers.proposers.draws import draft_next
 from workers.sequence import Sequence
 
 CATCH_UP_CHUNK = 128
@@ -91,9 +90,8 @@ class DraftModelProposer(NoFeatures):
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
             for row, b in enumerate(active):
-                wished = adjust_sequence(logits[row : row + 1], batch[b], drafts[b], ())
-                limited = restrict(wished, batch[b].request.sampling).float()
-                drafts[b].append(sample_draft(limited, batch[b], depth))
+                token, limited = draft_next(logits[row : row + 1], batch[b], drafts[b])
+                drafts[b].append(token)
                 logits_of[b].append(limited)
         proposal = Proposal.of(drafts)
         drafted = [row for rows in logits_of for row in rows]

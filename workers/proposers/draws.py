@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import torch
 
 from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
+from workers.sampling import adjust_sequence, restrict
 from workers.sequence import Sequence
 
 
@@ -13,6 +16,18 @@ def over_target_vocabulary(logits: torch.Tensor, vocabulary: torch.Tensor, size:
     full = logits.new_full((*logits.shape[:-1], size), -torch.inf)
     full[..., vocabulary] = logits
     return full
+
+
+def draft_next(logits: torch.Tensor, sequence: Sequence, drafts: Seq[int]) -> tuple[int, torch.Tensor]:
+    """The token drafted after `drafts`, and what it was drawn from: logits [1, vocab] as the request would have them.
+
+    Not because it must be: the closer to what the target's row becomes, the more drafts are kept.
+    """
+    wished = adjust_sequence(logits, sequence, drafts, ())
+    if sequence.grammar is not None and not bool(wished.isfinite().any()):
+        wished = logits  # nothing that the grammar allows is in the draft vocabulary
+    limited = restrict(wished, sequence.request.sampling).float()
+    return sample_draft(limited, sequence, len(drafts)), limited
 
 
 def sample_draft(logits: torch.Tensor, sequence: Sequence, depth: int) -> int:

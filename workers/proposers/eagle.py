@@ -17,9 +17,8 @@ from workers.attention import Rows, SlotCache, attend_over_slots, lay_out, paddi
 from workers.context_sizes import context_sizes
 from workers.kv_cache import KVSlots
 from workers.proposers.base import Proposal
-from workers.proposers.draws import over_target_vocabulary, sample_draft
+from workers.proposers.draws import draft_next, over_target_vocabulary
 from workers.proposers.eagle_model import EagleModel
-from workers.sampling import restrict
 from workers.sequence import Sequence
 
 CATCH_UP_CHUNK = 128
@@ -102,8 +101,8 @@ class EagleProposer:
         depth = 0
         while active:
             for b, logits in zip(active, self._logits(outputs), strict=True):
-                limited = restrict(logits[None], batch[b].request.sampling)
-                drafts[b].append(sample_draft(limited, batch[b], depth))
+                token, limited = draft_next(logits[None], batch[b], drafts[b])
+                drafts[b].append(token)
                 logits_of[b].append(limited)
             depth += 1
             going_on = [row for row, b in enumerate(active) if k[b] > depth]

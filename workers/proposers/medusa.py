@@ -13,9 +13,8 @@ import torch
 from torch.nn import functional
 
 from workers.proposers.base import Proposal
-from workers.proposers.draws import over_target_vocabulary, sample_draft
+from workers.proposers.draws import draft_next, over_target_vocabulary
 from workers.proposers.medusa_model import MedusaModel
-from workers.sampling import restrict
 from workers.sequence import Sequence
 
 
@@ -72,9 +71,10 @@ class MedusaProposer:
             logits = torch.stack([functional.linear(x, self._head) for x in self._model(hidden)[:heads]], dim=1)
             full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
             for row, b in enumerate(active):
-                limited = restrict(full[row, : k[b]], batch[b].request.sampling)
-                drafts[b] = [sample_draft(limited[d, None], batch[b], d) for d in range(len(limited))]
-                drafted.append(limited)
+                for depth in range(min(k[b], full.shape[1])):
+                    token, limited = draft_next(full[row, depth, None], batch[b], drafts[b])
+                    drafts[b].append(token)
+                    drafted.append(limited)
         proposal = Proposal.of(drafts)
         return Proposal(
             proposal.draft_token_ids,
