@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
-from controlplane.store.queries import TimeRange
+from controlplane.store.queries import CohortPoint, TimeRange
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 STEPS = 8
@@ -63,3 +64,9 @@ def change_text(now: Decimal | float | None, before: float | None) -> str | None
 def floats(values: Iterable[Decimal | float | None]) -> tuple[float | None, ...]:
     """Exact or not, as a chart takes them; what is not known stays None."""
     return tuple(None if value is None else float(value) for value in values)
+
+
+def by_bucket(points: Iterable[CohortPoint]) -> list[Sequence[CohortPoint]]:
+    """The points of each moment together, by time."""
+    ordered = sorted(points, key=attrgetter("at"))
+    return [list(group) for _, group in groupby(ordered, key=attrgetter("at"))]

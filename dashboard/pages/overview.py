@@ -1,25 +1,30 @@
-"""Overview: the key figures, the bill by cohort with idle apart, K and speed over time."""
+"""Overview: what a million tokens costs, what speculation saved, why K is what it is, what to change."""
 
 import streamlit as st
 
-from dashboard import cards
+from dashboard import overview_cards as cards
 from dashboard.layout import show_live, show_report_notes
 from dashboard.ledger import Ledger
-from dashboard.snapshot import View, load_view
+from dashboard.overview_load import Overview, load_overview
 
 
-def overview(_: Ledger, view: View) -> None:
-    show_report_notes(view.snapshot.report)
-    cards.show_alerts(view)
-    cards.show_plan_line(view)
-    cards.show_key_figures(view)
+def overview(ledger: Ledger, found: Overview) -> None:
+    show_report_notes(found.report)
+    cards.show_alerts(found.alerts, ledger)
+    cards.show_plan_line(found.plan, ledger.now)
+    cards.show_key_figures(ledger, found)
+    cards.show_advice(found)
     left, right = st.columns([3, 2])
     with left:
-        cards.show_k(view)
+        cards.show_k(found)
     with right:
-        cards.show_unit_cost(view)
-    cards.show_bill(view)
-    cards.show_speed(view)
+        cards.show_why(ledger, found)
+    left, right = st.columns([3, 2])
+    with left:
+        cards.show_bill(ledger, found)
+    with right:
+        cards.show_unit_cost(found)
+    cards.show_speed(found)
 
 
-show_live("Overview", load_view, overview)
+show_live("Overview", load_overview, overview)

@@ -61,6 +61,9 @@ def test_the_key_figures_are_those_worked_out_by_hand():
         "Energy per token": "0.04000 J",
         "Idle share": "20.0 %",
         "Emitted tokens": "5,000",
+        "Saved by speculation": "not measured",
+        "Budgets": "none set",
+        "Active alerts": "0",
     }
 
 
@@ -73,6 +76,9 @@ def test_a_cohort_in_the_url_narrows_the_key_figures_to_it():
         "Energy per token": "0.03000 J",
         "Idle share": "20.0 %",
         "Emitted tokens": "4,000",
+        "Saved by speculation": "not measured",
+        "Budgets": "none set",
+        "Active alerts": "0",
     }
 
 
