@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from workers.training.answers import Answer
 from workers.training.batches import TrainingBatch
 from workers.training.features import Example
 from workers.training.objective import GREEDY_BELOW, Objective
+from workers.training.ranks import RANKS
 from workers.training.walk import conditional_acceptance, repeated_share, walk
 
 CHAINS = (1, 2, 3, 4, 6, 8)
@@ -52,18 +56,68 @@ def mode_of(example: Example) -> str:
     return "greedy" if temperature < GREEDY_BELOW else f"t{temperature:g}"
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """How drafts would have fared along one answer.
+
+    kept, taught: [depth, tokens], see `walk.conditional_acceptance`. tried, stood: [depth, RANKS], expected children of
+    each rank that came up on kept paths, and those that stood; of a sampled answer of draws, of a greedy one of its
+    tokens. ranks: [depth, tokens] of a greedy answer's tokens, RANKS for one that is no child; None where sampled.
+    """
+
+    answer: Answer
+    mode: str
+    kept: NDArray[np.float64]
+    taught: NDArray[np.bool_]
+    tried: NDArray[np.float64] | None = None
+    stood: NDArray[np.float64] | None = None
+    ranks: NDArray[np.int64] | None = None
+
+
+def judged(objective: Objective, examples: Iterable[Example], by_rank: bool = False) -> Iterator[JudgedAnswer]:
+    """One for each example; the draws of sampled siblings are seeded."""
+    generator = torch.Generator().manual_seed(SEED) if by_rank else None
+    for example in examples:
+        batch = TrainingBatch.of([example])
+        judgement = objective.judge(batch, generator)
+        # From the answer's first token on, which is known at anchor 0.
+        first = example.answer_start - 1
+        kept = judgement.kept[:, 0, first:].double().numpy()
+        tokens, places = len(example.answer.token_ids), np.arange(kept.shape[1])
+        taught = np.stack([places + 1 + position < tokens for position in range(objective.depth)])
+        mode = mode_of(example)
+        if judgement.by_rank is None:
+            yield JudgedAnswer(example.answer, mode, kept, taught)
+            continue
+        tried, stood = (each[:, 0, first:].double().numpy() for each in judgement.by_rank)
+        alive = _alive(stood, taught)[..., None]
+        ranks = np.where(stood.any(-1), stood.argmax(-1), RANKS) if mode == "greedy" else None
+        yield JudgedAnswer(example.answer, mode, kept, taught, (alive * tried).sum(1), (alive * stood).sum(1), ranks)
+
+
+def _alive(stood: NDArray[np.float64], taught: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """[depth, tokens]: the chance that the parent of each depth was kept, any of RANKS children serving before it."""
+    alive = [taught[0].astype(np.float64)]
+    for depth in range(1, len(taught)):
+        alive.append(alive[-1] * stood[depth - 1].sum(-1) * taught[depth])
+    return np.stack(alive)
+
+
 def evaluate(objective: Objective, examples: Iterable[Example]) -> dict[str, dict[str, Acceptance]]:
+    """Domain (and `all`) to mode to what was accepted."""
+    return acceptance_of(judged(objective, examples), objective.depth)
+
+
+def acceptance_of(answers: Iterable[JudgedAnswer], depth: int) -> dict[str, dict[str, Acceptance]]:
     """Domain (and `all`) to mode to what was accepted. The draws of sampled walks are seeded."""
     found: dict[str, dict[str, Acceptance]] = defaultdict(dict)
     rng = np.random.default_rng(SEED)
-    for example in examples:
-        kept, taught = anchors(objective, example)
-        counts = conditional_acceptance(kept, taught)
-        tokens = example.answer.token_ids
-        walks = {k: walk(kept, k, len(tokens), rng) for k in CHAINS if k <= objective.depth}
-        for domain in (example.answer.question.domain, ALL):
-            empty = Acceptance([0.0] * objective.depth, [0.0] * objective.depth)
-            sums = found[domain].setdefault(mode_of(example), empty)
+    for each in answers:
+        counts = conditional_acceptance(each.kept, each.taught)
+        tokens = each.answer.token_ids
+        walks = {k: walk(each.kept, k, len(tokens), rng) for k in CHAINS if k <= depth}
+        for domain in (each.answer.question.domain, ALL):
+            sums = found[domain].setdefault(each.mode, Acceptance([0.0] * depth, [0.0] * depth))
             for position, (k, r) in enumerate(counts):
                 sums.kept[position] += k
                 sums.reached[position] += r
@@ -73,16 +127,6 @@ def evaluate(objective: Objective, examples: Iterable[Example]) -> dict[str, dic
             sums.loops += repeated_share(tokens)
             sums.answers += 1
     return {domain: dict(found[domain]) for domain in sorted(found)}
-
-
-def anchors(objective: Objective, example: Example) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, taught), [depth, tokens] each, from the answer's first token on, which is known at anchor 0."""
-    batch = TrainingBatch.of([example])
-    kept = objective.acceptance(batch)[:, 0, example.answer_start - 1 :].double().numpy()
-    tokens = len(example.answer.token_ids)
-    places = np.arange(kept.shape[1])
-    taught = np.stack([places + 1 + position < tokens for position in range(objective.depth)])
-    return kept, taught
 
 
 def summary(acceptance: dict[str, dict[str, Acceptance]], k: int) -> dict[str, float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from workers.training.batches import TrainingBatch, shifted
+from workers.training.ranks import RANKS, RankOutcome, greedy_ranks, over_draft_vocabulary, sampled_ranks
 
 GREEDY_BELOW = 1e-3
 
@@ -69,20 +70,49 @@ class Objective(ABC):
         """[depth, batch, length] in [0, 1], by anchor: the probability that the token which the target gave at each
         position would have been a kept draft, the ones before it being so.
         """
-        kept = torch.zeros(self.depth, *batch.token_ids.shape)
+        return self.judge(batch).kept
+
+    @torch.no_grad()
+    def judge(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> Judgement:
+        """How its drafts would have fared along the target's text; by rank too where a generator is given."""
+        shape = (self.depth, *batch.token_ids.shape)
+        kept = torch.zeros(shape)
+        by_rank = RankOutcome(torch.zeros(*shape, RANKS), torch.zeros(*shape, RANKS)) if generator else None
         for step, output in enumerate(self.outputs(batch)):
             is_taught, token_ids = shifted(batch.is_answer, step + 2), shifted(batch.token_ids, step + 2)
             hidden = shifted(batch.last_hidden, step + 1)
             for b, temperature in enumerate(batch.temperature.tolist()):
                 rows = is_taught[b]
+                logits, teacher_logits = self.logits(output[b, rows]), hidden[b, rows] @ self.teacher.head.T
+                taught = token_ids[b, rows]
                 kept[step, b, rows] = kept_probability(
-                    self.logits(output[b, rows]),
-                    hidden[b, rows] @ self.teacher.head.T,
-                    token_ids[b, rows],
-                    self.teacher.vocabulary,
-                    temperature,
+                    logits, teacher_logits, taught, self.teacher.vocabulary, temperature
                 )
-        return kept
+                if by_rank is not None and generator is not None:
+                    tried, stood = self._ranks(logits, teacher_logits, taught, temperature, generator)
+                    by_rank.tried[step, b, rows], by_rank.stood[step, b, rows] = tried, stood
+        return Judgement(kept, by_rank)
+
+    def _ranks(
+        self,
+        logits: torch.Tensor,
+        teacher_logits: torch.Tensor,
+        token_ids: torch.Tensor,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> RankOutcome:
+        vocabulary = self.teacher.vocabulary
+        if temperature < GREEDY_BELOW:
+            return greedy_ranks(logits, *places(token_ids, vocabulary))
+        target_probs = over_draft_vocabulary((teacher_logits / temperature).softmax(-1), vocabulary)
+        return sampled_ranks(target_probs, (logits / temperature).softmax(-1), generator)
+
+
+class Judgement(NamedTuple):
+    """kept: [depth, batch, length], see `Objective.acceptance`. by_rank: [depth, batch, length, RANKS] each."""
+
+    kept: torch.Tensor
+    by_rank: RankOutcome | None
 
 
 def soft_cross_entropy(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
@@ -104,10 +134,15 @@ def kept_probability(
     the two). At temperature 0 it is whether the draft's argmax is that token. logits: [rows, draft vocabulary],
     teacher_logits: [rows, vocab], token_ids: [rows].
     """
-    place = torch.searchsorted(vocabulary, token_ids).clamp(max=len(vocabulary) - 1)
-    is_known = vocabulary[place] == token_ids
+    place, is_known = places(token_ids, vocabulary)
     if temperature < GREEDY_BELOW:
         return ((logits.argmax(-1) == place) & is_known).float()
     draft = (logits / temperature).log_softmax(-1).gather(-1, place[:, None])[:, 0]
     target = (teacher_logits / temperature).log_softmax(-1).gather(-1, token_ids[:, None])[:, 0]
     return (draft - target).exp().clamp(max=1.0) * is_known
+
+
+def places(token_ids: torch.Tensor, vocabulary: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(place, is_known) [rows] each: of the tokens in the ascending draft vocabulary, and whether they are in it."""
+    place = torch.searchsorted(vocabulary, token_ids).clamp(max=len(vocabulary) - 1)
+    return place, vocabulary[place] == token_ids
