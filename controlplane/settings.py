@@ -7,6 +7,7 @@ No torch and no Ray here: whether there is a GPU is asked where one is needed.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from controlplane.finops.carbon import zone_problem
@@ -55,8 +56,18 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
     sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
     host: str = Field("127.0.0.1", min_length=1)
+    require_keys: Literal["auto", "always", "never"] = Field(
+        "auto", description="of clients on this machine; auto: once a key was made, or where `host` is not loopback"
+    )
     port: int = Field(8000, ge=1, le=65535)
+    dashboard_host: str = Field("127.0.0.1", min_length=1, description="beyond loopback only with a login")
     dashboard_port: int = Field(8501, ge=1, le=65535)
+    dashboard_refresh_s: float = Field(5.0, ge=1, le=3600, description="seconds between two readings of a page")
+    dashboard_password: SecretStr = Field(
+        SecretStr(""), description="asked before anything is shown, as it is or hashed by `python -m dashboard.access`"
+    )
+    dashboard_proxy_header: str = Field("", description="header in which a trusted proxy names who has logged in")
+    dashboard_proxies: str = Field("", description="addresses or networks of such proxies, with commas between")
     replicas: int = Field(1, ge=1, le=1024, description="workers behind the ingress")
     holdout_replicas: int = Field(0, ge=0, le=1023, description="of them without a drafter; 0 leaves it to the policy")
     max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
@@ -100,6 +111,26 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return zone
 
+    @field_validator("dashboard_password")
+    @classmethod
+    def _usable_password(cls, password: SecretStr) -> SecretStr:
+        text = password.get_secret_value()
+        if text.startswith("scrypt:") and not re.fullmatch(r"scrypt:[0-9a-f]{32}:[0-9a-f]{64}", text):
+            raise ValueError("is not a hash as `python -m dashboard.access` prints it")
+        if 0 < len(text) < 8:
+            raise ValueError("must have 8 characters or more, or be empty for none")
+        return password
+
+    @field_validator("dashboard_proxies")
+    @classmethod
+    def _networks(cls, proxies: str) -> str:
+        for each in filter(None, (part.strip() for part in proxies.split(","))):
+            try:
+                ipaddress.ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError("must be addresses or networks such as 127.0.0.1, 10.0.0.0/24") from None
+        return proxies
+
     @field_validator("drafter")
     @classmethod
     def _known_drafter(cls, drafter: str) -> str:
@@ -122,6 +153,9 @@ class Settings(BaseSettings):
     def _consistent(self) -> Settings:
         if self.port == self.dashboard_port:
             raise ValueError(f"port and dashboard_port are both {self.port}; give each its own")
+        if bool(self.dashboard_proxy_header) != bool(self.dashboard_proxies):
+            missing = "dashboard_proxies" if self.dashboard_proxy_header else "dashboard_proxy_header"
+            raise ValueError(f"{missing} is missing: set dashboard_proxy_header and dashboard_proxies, or neither")
         if self.holdout_replicas and self.holdout_replicas >= self.replicas:
             raise ValueError(
                 f"holdout_replicas ({self.holdout_replicas}) must be under replicas ({self.replicas}): one must draft"
@@ -144,9 +178,16 @@ class Settings(BaseSettings):
         return f"http://{reachable_host(self.host)}:{self.port}"
 
     @property
+    def keys_demanded(self) -> bool | None:
+        """Whether inference wants an API key also of clients on this machine; None: once one was made."""
+        if self.require_keys != "auto":
+            return self.require_keys == "always"
+        return None if is_loopback_host(self.host) else True
+
+    @property
     def dashboard_url(self) -> str:
-        """Where the dashboard is: it listens on loopback, whatever `host` is."""
-        return f"http://127.0.0.1:{self.dashboard_port}"
+        """Where the dashboard is: on loopback, unless `dashboard_host` says otherwise, whatever `host` is."""
+        return f"http://{reachable_host(self.dashboard_host)}:{self.dashboard_port}"
 
     @property
     def worker_threads(self) -> int:
@@ -190,8 +231,8 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
         for problem in error.errors():
             message = problem["msg"].removeprefix("Value error, ")
             field = str(problem["loc"][0]) if problem["loc"] else ""
-            # A database URL may carry a password: it is not repeated.
-            given = "" if field == "database_url" else f" (not {problem['input']!r})"
+            # A database URL may carry a password, and a password is one: neither is repeated.
+            given = "" if field in ("database_url", "dashboard_password") else f" (not {problem['input']!r})"
             problems.append(f"{source(field)}: {message[0].lower()}{message[1:]}{given}" if field else message)
     if problems:
         raise SettingsError("\n".join(problems))
@@ -254,6 +295,14 @@ def reachable_host(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _suggestion(name: str) -> str:

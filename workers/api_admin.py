@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from controlplane.decision.plan import StagedPlan
+from controlplane.keys.ring import ApiKey, look_up
 from controlplane.policy import PolicyError, parse_policy
 from controlplane.policy.effective import policy_view
 from controlplane.rollout import RolloutError, StageOrder, Unit
@@ -194,22 +196,31 @@ def stage_order(share: str, unit: str, min_windows: str, max_s: str) -> StageOrd
 
 
 def authorize(backend: Backend, request: Request) -> None:
-    """Raises 401 without a key and 403 with a wrong one; without a configured key only loopback clients may pass."""
-    if backend.admin_key is None:
+    """Raises 401 without a key or with one that has ended, 403 with one that is no admin key; while there is no admin
+    key, in the environment or on record, only loopback clients may pass.
+    """
+    ring = backend.keys()
+    if backend.admin_key is None and not ring.has_admin:
         if not is_loopback(request):
             message = "Without an admin key this is open to loopback clients only; configure one to use it from afar."
             raise ApiError(403, message, type="permission_error", code="admin_key_required")
         return
     token = bearer_token(request)
+    headers = {"www-authenticate": "Bearer"}
     if token is None:
         message = "Send the admin key in the authorization header as a bearer token."
-        headers = {"www-authenticate": "Bearer"}
         raise ApiError(401, message, type="authentication_error", code="missing_api_key", headers=headers)
-    if not is_admin_key(backend, token):
-        raise ApiError(403, "This key is not the admin key.", type="permission_error", code="admin_key_required")
+    found = look_up(ring, token, time.time())
+    if is_admin_key(backend, token) or (isinstance(found, ApiKey) and found.is_admin):
+        return
+    if found in ("expired", "rotated", "revoked"):
+        message = f"This key is {found}; use one that is valid."
+        raise ApiError(401, message, type="authentication_error", code="invalid_api_key", headers=headers)
+    raise ApiError(403, "This key is not the admin key.", type="permission_error", code="admin_key_required")
 
 
 def is_admin_key(backend: Backend, token: str) -> bool:
+    """Whether this is the admin key of the environment."""
     return backend.admin_key is not None and hmac.compare_digest(token.encode(), backend.admin_key.encode())
 
 

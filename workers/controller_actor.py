@@ -26,6 +26,8 @@ from controlplane.experiment_office import keep_filled, take_up
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
 from controlplane.finops.pricing.current import machine_prices
+from controlplane.key_watch import KeyWatch
+from controlplane.keys.ring import KeyRing
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyControl, PolicyStatus
 from controlplane.policy_watch import FILE, PolicyWatch
@@ -58,13 +60,17 @@ CLOSE_WITHIN_S = 15.0  # longer than the journal takes to give up on a locked da
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """What an ingress asks for once a second: the policy in force, the plan, and what was journalled."""
+    """What an ingress asks for once a second: the policy in force, the plan, what was journalled, and the API keys.
+
+    keys: None where it has them already or nobody could read them.
+    """
 
     policy_text: str
     policy_revision: str
     plan: Plan
     counts: JournalCounts
     status: PolicyStatus
+    keys: KeyRing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +172,8 @@ class ControllerActor:
         )
         retention = follow_retention(engine, settings.retention_days, lambda: not self._has_stepped_down)
         self._pruning = loop.create_task(retention)
+        self._keys = KeyWatch(engine)
+        self._keying = loop.create_task(self._keys.follow())
 
     async def _tick_forever(self) -> None:
         while not self._has_stepped_down:
@@ -235,7 +243,9 @@ class ControllerActor:
             self._device = report.window.device
         return self._controller.plan
 
-    async def state(self) -> ControllerState:
+    async def state(self, known_keys: str | None = None) -> ControllerState:
+        """known_keys: revision of the ring that the asker has, which is then not sent again."""
+        ring = self._keys.ring
         policy: Policy = self._controller.policy
         return ControllerState(
             policy.text,
@@ -253,6 +263,7 @@ class ControllerActor:
                 machine_prices(self._prices, time.time()),
             ),
             self._policy.status(),
+            None if ring is None or ring.revision == known_keys else ring,
         )
 
     async def apply_policy(self, text: str, by: str, why: str, stage: StageOrder | None = None) -> Plan:
@@ -335,6 +346,7 @@ class ControllerActor:
         self._comparing.cancel()
         self._pruning.cancel()
         self._budgeting.cancel()
+        self._keying.cancel()
         if not self._has_stepped_down:
             self._tick()
         await self._budgets.close(is_in_charge=not self._has_stepped_down)

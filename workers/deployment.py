@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,8 +14,11 @@ from ray import serve
 from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.decision.plan import Plan
+from controlplane.keys.ring import KeyRing
 from controlplane.policy import parse_policy
 from controlplane.settings import Settings
+from controlplane.store.api_keys import read_ring
+from controlplane.store.engine import open_database
 from controlplane.telemetry import Report
 from workers.api import create_app
 from workers.backend import Overloaded
@@ -32,6 +36,8 @@ from workers.worker_totals import MetricsSnapshot, WorkerTotals
 
 RETRY_AFTER_S = 1.0
 DRAIN_S = 60.0
+ENDPOINTS = 1
+"""Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
 
 
 class Worker:
@@ -123,6 +129,18 @@ class Endpoint:
         self._worker = worker
 
 
+def keys_at_start(settings: Settings) -> KeyRing:
+    """The API keys before the controller has said anything: an endpoint that starts without one knows at least these.
+
+    Raises StoreError or what the database raises: `kadence up` has just upgraded it.
+    """
+    engine = open_database(settings.database_url)
+    try:
+        return read_ring(engine, time.time())
+    finally:
+        engine.dispose()
+
+
 def build_app(settings: Settings, policy_text: str) -> Any:
     """The Serve application: Endpoint in front of `settings.replicas` Workers."""
     limit = settings.admission_limit
@@ -146,6 +164,8 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         **router_options(settings, parse_policy(policy_text, source=str(settings.policy))),
     )(Worker)
 
+    keys = keys_at_start(settings)
+
     def build_endpoint() -> Any:
         """Runs in the Endpoint's own process, when its replica starts."""
         handle = serve.get_deployment_handle("Worker", "kadence")
@@ -158,11 +178,14 @@ def build_app(settings: Settings, policy_text: str) -> Any:
                 AutoTokenizer.from_pretrained(folder),
                 context_limit(AutoConfig.from_pretrained(folder), settings.max_context),
                 admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
+                keys=keys,
+                endpoints=ENDPOINTS,
             )
         )
 
     endpoint = serve.deployment(
         name="Endpoint",
+        num_replicas=ENDPOINTS,
         max_ongoing_requests=4 * limit * settings.replicas + 64,
         graceful_shutdown_timeout_s=DRAIN_S,
         ray_actor_options={"num_cpus": 0},

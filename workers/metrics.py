@@ -105,8 +105,10 @@ class MetricsAggregator:
             newest = {series: max(total, last.get(series, 0)) for series, total in totals.items()}
             self._last[snapshot.worker] = (snapshot.epoch, last | newest)
 
-    def render(self, counts: JournalCounts, policy: Policy | None = None) -> bytes:
-        """The exposition in Prometheus' text format; counts: the controller's, policy: the one in force."""
+    def render(self, counts: JournalCounts, policy: Policy | None = None, of_endpoint: Iterable[Metric] = ()) -> bytes:
+        """The exposition in Prometheus' text format; counts: the controller's, policy: the one in force, of_endpoint:
+        what the endpoint counts itself.
+        """
         self._costs.bill(self._machine_time(), counts.prices)
         families = [
             *self._counters(),
@@ -117,6 +119,7 @@ class MetricsAggregator:
             per_million_tokens(self._snapshots, self._known, self._costs.prices),
             *of_controller(counts),
             *of_policy(policy),
+            *of_endpoint,
         ]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(families))

@@ -18,6 +18,7 @@ from controlplane.budgets.desk import Ask, Refusal, Settled
 from controlplane.decision.plan import KillSwitch, Plan
 from controlplane.experiment import ExperimentError
 from controlplane.finops.budget import BudgetStatus
+from controlplane.keys.ring import KeyRing
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import RolloutError, StageOrder
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 REFRESH_S = 1.0
 SNAPSHOT_WITHIN_S = 2.0
+LEARN_WITHIN_S = 2.0
+"""How long the first request waits for the keys: after that, those of the start of serving hold."""
 
 
 class RayBackend:
@@ -48,13 +51,20 @@ class RayBackend:
         tokenizer: Any,
         max_context: int,
         admin_key: str | None = None,
+        keys: KeyRing | None = None,
+        endpoints: int = 1,
     ) -> None:
+        """keys: as they were when serving started, until the controller says more."""
         self.model_id = settings.model
         self.max_context = max_context
         self.max_prompts = settings.admission_limit
         self.tokenizer = tokenizer
         self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
         self.admin_key = admin_key
+        self.keys_demanded = settings.keys_demanded
+        self.endpoints = endpoints
+        self._keys = keys or KeyRing()
+        self._has_asked = asyncio.Event()
         self._workers = workers
         self._stream = workers.options(stream=True).generate
         self._responses: dict[str, Any] = {}
@@ -70,6 +80,15 @@ class RayBackend:
     def policy(self) -> Policy:
         self._keep_fresh()
         return self._policy
+
+    def keys(self) -> KeyRing:
+        return self._keys
+
+    async def learn_keys(self) -> None:
+        self._keep_fresh()
+        if not self._has_asked.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_asked.wait(), LEARN_WITHIN_S)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         response = self._stream.remote(request)
@@ -208,11 +227,12 @@ class RayBackend:
             raise
 
     async def _refresh(self) -> None:
-        state: ControllerState = await self._ask("state")
+        state: ControllerState = await self._ask("state", self._keys.revision)
         self._heard_at = time.monotonic()
         if state.policy_revision != self._policy.revision:
             self._policy = parse_policy(state.policy_text, source="the policy in force")
         self._plan, self._counts, self._status = state.plan, state.counts, state.status
+        self._keys = state.keys or self._keys
         self._gate.note(state.counts.budgets)
 
     def _keep_fresh(self) -> None:
@@ -224,5 +244,6 @@ class RayBackend:
         while True:
             with contextlib.suppress(WorkerError):
                 await self._refresh()
+            self._has_asked.set()
             await self._gate.hold()
             await asyncio.sleep(REFRESH_S)

@@ -11,7 +11,10 @@ from controlplane.policy import CohortPolicy, Match, Policy
 
 @dataclass(frozen=True, slots=True)
 class RequestAttributes:
-    """What a policy can tell requests apart by. api_key is the key's name; header names are in lower case."""
+    """What a policy can tell requests apart by. api_key is the key's name; header names are in lower case.
+
+    bound_to: the cohort that the key is bound to, which goes before every match; None where it is bound to none.
+    """
 
     api_key: str | None = None
     route: str = ""
@@ -20,10 +23,16 @@ class RequestAttributes:
     user: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     service_tier: str | None = None
+    bound_to: str | None = None
 
 
 def match_cohort(policy: Policy, attributes: RequestAttributes) -> CohortPolicy:
-    """The first cohort that matches; a parsed policy always has one. Raises LookupError for a hand-made one without."""
+    """The cohort that the key is bound to, where the policy has it; else the first that matches, and a parsed policy
+    always has one. Raises LookupError for a hand-made one without.
+    """
+    for cohort in policy.cohorts:
+        if cohort.name == attributes.bound_to:
+            return cohort
     for cohort in policy.cohorts:
         if matches(cohort.match, attributes):
             return cohort

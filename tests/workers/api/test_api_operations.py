@@ -191,11 +191,12 @@ def test_every_loopback_address_may_administer(ask: Ask, client: str) -> None:
     assert ask("GET", "/admin/plan", client=client).status_code == 200
 
 
-def test_the_admin_key_is_never_kept_as_a_tenant(ask: Ask, backend: Any) -> None:
+def test_the_admin_key_is_never_used_for_inference_nor_kept_as_a_tenant(ask: Ask, backend: Any) -> None:
     backend.admin_key = "team-ide"
     headers = {"authorization": "Bearer team-ide"}
-    ask("POST", "/v1/completions", json={"model": "tiny", "prompt": "a"}, headers=headers)
-    assert backend.requests[0].tenant is None
+    answer = ask("POST", "/v1/completions", json={"model": "tiny", "prompt": "a"}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "inference_key_required")
+    assert not backend.requests
 
 
 def test_a_sane_request_id_is_kept(ask: Ask) -> None:
