@@ -15,7 +15,7 @@ import torch
 
 from kernels.filters.weights import WEIGHT_BITS, integer_weights
 from kernels.verify import Verdict
-from workers.sequence import Sequence, TokenLogprob
+from workers.sequence import TokenLogprob
 
 ROWS_AT_ONCE = 2
 """Rows whose integers exist at a time: with more of them a CPU's caches are too small, and it takes twice as long."""
@@ -84,13 +84,12 @@ class RowsToMeasure:
     num_top: list[int | None]
 
     @classmethod
-    def of(cls, sequences: Seq[Sequence], rows_of: Seq[range], verdict: Verdict) -> RowsToMeasure:
-        """All rows of a sequence that asks; on a host, where looking costs nothing, only those that emit a token."""
-        rows = cls([], [], [], [0], [s.request.sampling.logprobs for s in sequences])
+    def of(cls, num_top: Seq[int | None], rows_of: Seq[range], num_accepted: Seq[int] | None) -> RowsToMeasure:
+        """The rows of each sequence that asks: those that emit a token, or all where nobody knows which (None)."""
+        rows = cls([], [], [], [0], list(num_top))
         for b, own in enumerate(rows_of):
-            length = 0
-            if rows.num_top[b] is not None:
-                length = int(verdict.num_accepted[b]) + 1 if verdict.num_accepted.is_cpu else len(own)
+            emitted = len(own) if num_accepted is None else num_accepted[b] + 1
+            length = 0 if num_top[b] is None else emitted
             rows.index.extend(own[:length])
             rows.owners.extend([b] * length)
             rows.depths.extend(range(length))

@@ -58,7 +58,9 @@ class Verifier:
             torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
             backend=self._backend,
         )
-        rows = RowsToMeasure.of(sequences, rows_of, verdict)
+        # Looking at a verdict costs nothing on a host, and a stall on a device: there all rows are measured.
+        known = verdict.num_accepted.tolist() if verdict.num_accepted.is_cpu else None
+        rows = RowsToMeasure.of([s.request.sampling.logprobs for s in sequences], rows_of, known)
         num_accepted, token_ids, overlap, measured = _to_host(verdict, rows.measure(score.logits, verdict))
         has_draft_logits = proposal.draft_logits is not None
         accepted = []

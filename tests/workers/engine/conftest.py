@@ -31,7 +31,7 @@ from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
-from workers.sequence import Chunk, EngineRequest, SamplingParams
+from workers.sequence import Chunk, EngineRequest, SamplingParams, TokenLogprob
 from workers.shadow import ShadowDrafts
 from workers.target import Target
 from workers.verifier import Verifier
@@ -126,6 +126,8 @@ class Finished:
     record: RequestRecord | None = None
     error: str | None = None
     chunks: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
 
 def _collect(out: dict[str, Finished], chunks: Sequence[Chunk]) -> None:
@@ -138,6 +140,8 @@ def _collect(out: dict[str, Finished], chunks: Sequence[Chunk]) -> None:
         done.chunks += 1
         done.record = chunk.record or done.record
         done.error = chunk.error or done.error
+        done.logprobs += chunk.logprobs
+        done.prompt_logprobs += chunk.prompt_logprobs
 
 
 def _drain(engine: Engine, at_most: int = 5000) -> dict[str, Finished]:
