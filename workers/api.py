@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from jinja2 import TemplateError
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from controlplane.budgets.desk import Ask, Settled
 from controlplane.decision.cohort import RequestAttributes, match_cohort
-from workers.api_admin import admin_router, authorize, is_admin_key, is_loopback
-from workers.api_body import bearer_token, read_json
-from workers.api_errors import ApiError, from_exception, from_status, invalid, over_budget, unavailable
+from workers.api_admin import admin_router, authorize, is_loopback
+from workers.api_body import read_json
+from workers.api_choice import ChoiceReader
+from workers.api_errors import ApiError, from_exception, from_status, over_budget, unavailable
 from workers.api_experiment import experiment_router
+from workers.api_keys import KeyGate
 from workers.api_middleware import RequestIdentity
-from workers.api_models import ChatRequest, GenerationRequest, Prompt
+from workers.api_models import GenerationRequest
+from workers.api_order import Prompt, best_of, order_for, wants_details
+from workers.api_prompts import aside, chat_prompt, check_model, check_template, completion_prompts
 from workers.api_responses import Envelope
 from workers.api_schema import describe
+from workers.api_stream import frames
+from workers.api_tokenize import tokenize_router
 from workers.api_validation import parse_chat, parse_completion
 from workers.backend import Backend, JournalCounts
 from workers.generation import Generation
+from workers.key_use import Caller, KeyUse
 from workers.metrics import MetricsAggregator
-from workers.sequence import EngineRequest, SamplingParams
-from workers.sse import DONE, ClientGone, EventStream, frame, while_connected
+from workers.sequence import EngineRequest
+from workers.sse import ClientGone, EventStream, while_connected
+from workers.token_bound import token_bound
+from workers.token_text import token_text
 
 CHAT_ROUTE = "/v1/chat/completions"
 COMPLETION_ROUTE = "/v1/completions"
-DEFAULT_COMPLETION_TOKENS = 16  # as in the OpenAI API
-_LONG_TEXT = 4096  # characters from which reading or tokenising them would hold up the event loop
-_MESSAGE_COST = 64  # characters that one more message costs a template about as much as
-_SECRET_HEADERS = {"authorization", "cookie", "proxy-authorization"}
+_SECRET_HEADERS = {"authorization", "cookie", "proxy-authorization", "api-key", "x-api-key"}
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def create_app(backend: Backend) -> FastAPI:
@@ -50,6 +51,8 @@ def create_app(backend: Backend) -> FastAPI:
     app = FastAPI(title="Kadence", version=version("kadence"), docs_url=None, redoc_url=None, redirect_slashes=False)
     started_at = int(time.time())
     aggregator = MetricsAggregator()
+    token_bound(backend.tokenizer)  # half a second for a large vocabulary, before any client waits
+    key_use = KeyUse(backend.endpoints)
     card = {
         "id": backend.model_id,
         "object": "model",
@@ -63,23 +66,16 @@ def create_app(backend: Backend) -> FastAPI:
         body = await read_json(request)
         asked = await aside(len(body), lambda: parse_chat(body))
         check_model(backend, asked.model)
-        if not backend.has_chat_template:
-            message = f"This model has no chat template; use {COMPLETION_ROUTE}."
-            raise ApiError(400, message, param="model", code="no_chat_template")
-        prompt = await chat_prompt(backend, asked)
-        return await answer(backend, request, asked, [prompt], CHAT_ROUTE)
+        check_template(backend)
+        prompts = [Prompt(await chat_prompt(backend, asked.messages))]
+        return await answer(backend, request, asked, prompts, CHAT_ROUTE)
 
     @app.post(COMPLETION_ROUTE)
     async def complete(request: Request) -> Response:
         body = await read_json(request)
         asked = await aside(len(body), lambda: parse_completion(body))
         check_model(backend, asked.model)
-        if len(asked.prompt) > backend.max_prompts:
-            raise invalid(
-                "prompt",
-                f"{len(asked.prompt)} prompts in one request; this server takes at most {backend.max_prompts}.",
-            )
-        prompts = [await completion_prompt(backend, prompt) for prompt in asked.prompt]
+        prompts = await completion_prompts(backend, asked.prompt)
         return await answer(backend, request, asked, prompts, COMPLETION_ROUTE)
 
     @app.get("/v1/models")
@@ -123,46 +119,76 @@ def create_app(backend: Backend) -> FastAPI:
         except Exception:  # without a controller the workers' figures still count
             _log.warning("the controller did not answer with its counts")
             counts = JournalCounts()
-        return Response(aggregator.render(counts, backend.policy()), headers={"content-type": CONTENT_TYPE_LATEST})
+        shown = aggregator.render(counts, backend.policy(), key_use.families())
+        return Response(shown, headers={"content-type": CONTENT_TYPE_LATEST})
 
+    app.include_router(tokenize_router(backend))
     app.include_router(admin_router(backend))
     app.include_router(experiment_router(backend))
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_middleware(KeyGate, backend=backend, use=key_use)
     app.add_middleware(RequestIdentity)
     describe(app)
     return app
 
 
 async def answer(
-    backend: Backend, request: Request, asked: GenerationRequest, prompts: list[tuple[int, ...]], route: str
+    backend: Backend, request: Request, asked: GenerationRequest, prompts: Sequence[Prompt], route: str
 ) -> Response:
     """Generate for every prompt and answer at once or as a stream; raises ApiError or ClientGone."""
-    is_chat = route == CHAT_ROUTE
-    identity = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
-    # Every prompt is checked before the first one is sent.
-    sampling = [sampling_for(asked, len(prompt), backend.max_context, is_chat) for prompt in prompts]
+    is_detailed = wants_details(request)
+    order = await order_for(backend, asked, prompts)
+    identity = f"{'chatcmpl' if route == CHAT_ROUTE else 'cmpl'}-{uuid.uuid4().hex}"
     cohort, tenant = cohort_of(backend, request, asked, route)
     requests = [
         EngineRequest(
-            request_id=identity if len(prompts) == 1 else f"{identity}-{index}",
-            prompt_token_ids=prompt,
-            sampling=params,
+            request_id=identity if len(order.candidates) == 1 else f"{identity}-{index}",
+            prompt_token_ids=candidate.prompt.token_ids,
+            sampling=candidate.sampling,
             cohort=cohort,
             tenant=tenant,
             route=route,
             stream=bool(asked.stream),
             created_at=request.state.received_at,
+            prediction=order.prediction,
+            grammar=order.grammar,
+            service_tier=asked.service_tier,
         )
-        for index, (prompt, params) in enumerate(zip(prompts, sampling, strict=True))
+        for index, candidate in enumerate(order.candidates)
     ]
-    envelope = Envelope(identity, int(time.time()), backend.model_id, is_chat, asked.service_tier)
-    ask = Ask(identity, cohort, tenant, sum(map(len, prompts)), sum(params.max_tokens for params in sampling))
-    refusal = await backend.admit(ask)
-    if refusal is not None:
-        raise over_budget(refusal)
-    generation = Generation(backend, requests, lambda taken, given: backend.settle(Settled(identity, taken, given)))
+    shows_logprobs = asked.alternatives is not None
+    readers = [
+        ChoiceReader(backend.tokenizer, engine_request, shows_logprobs, candidate.echo)
+        for engine_request, candidate in zip(requests, order.candidates, strict=True)
+    ]
+    envelope = Envelope(
+        identity,
+        int(time.time()),
+        backend.model_id,
+        is_chat=route == CHAT_ROUTE,
+        service_tier="default" if asked.service_tier == "auto" else asked.service_tier,
+        prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+        has_prediction=bool(order.prediction),
+        is_detailed=is_detailed,
+        text=token_text(backend.tokenizer) if shows_logprobs else None,
+    )
+    use: KeyUse = request.state.key_use
+    reservation = use.reserve(request.state.caller, order.input_tokens + order.output_tokens)
+    try:
+        refusal = await backend.admit(Ask(identity, cohort, tenant, order.input_tokens, order.output_tokens))
+        if refusal is not None:
+            raise over_budget(refusal)
+    except BaseException:
+        reservation.settle(0)
+        raise
+
+    def settle(taken: int, given: int) -> None:
+        reservation.settle(taken + given)
+        backend.settle(Settled(identity, taken, given))
+
+    generation = Generation(backend, requests, readers, settle)
     work = generation.start() if asked.stream else generation.collect()
     try:
         await while_connected(request.receive, work)
@@ -172,126 +198,25 @@ async def answer(
             raise
         raise from_exception(error) from error
     if asked.stream:
-        return EventStream(frames(generation, envelope, asked.include_usage), generation.abandon)
-    return JSONResponse(envelope.complete(generation.outcomes))
-
-
-async def frames(generation: Generation, envelope: Envelope, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    """One event per step and choice, then usage if asked for, then [DONE]."""
-    usage: dict[str, Any] = {"usage": None} if include_usage else {}
-    begun: set[int] = set()
-    try:
-        async for index, chunk in generation.chunks():
-            if envelope.is_chat and index not in begun:
-                begun.add(index)
-                yield frame(envelope.role(index) | usage)
-            if chunk.text:
-                yield frame(envelope.text(index, chunk.text) | usage)
-            if chunk.finish_reason is not None:
-                yield frame(envelope.finish(index, chunk.finish_reason) | usage)
-        if include_usage:
-            yield frame(envelope.totals(generation.outcomes))
-        yield DONE
-    except Exception as error:
-        yield frame(from_exception(error).body)
-        yield DONE
-
-
-def sampling_for(asked: GenerationRequest, prompt_tokens: int, max_context: int, is_chat: bool) -> SamplingParams:
-    """Raises ApiError where the prompt and the tokens asked for do not fit the context."""
-    room = max_context - prompt_tokens
-    limit = asked.limit
-    if room < 1:
-        message = (
-            f"The prompt has {prompt_tokens} tokens and the context of this model {max_context}; shorten the prompt."
-        )
-        raise invalid("messages" if is_chat else "prompt", message, "context_length_exceeded")
-    if limit is not None and limit > room:
-        message = (
-            f"The prompt has {prompt_tokens} tokens, so that of the {max_context} of the context {room} are left; "
-            f"lower max_tokens from {limit}."
-        )
-        raise invalid("max_tokens", message, "context_length_exceeded")
-    if limit is None:
-        limit = room if is_chat else min(room, DEFAULT_COMPLETION_TOKENS)
-    if (asked.min_tokens or 0) > limit:
-        raise invalid("min_tokens", f"min_tokens must not be more than max_tokens, which is {limit} here.")
-    return SamplingParams(
-        max_tokens=limit,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        top_k=asked.top_k or 0,
-        stop=asked.stop,
-        seed=asked.seed,
-        ignore_eos=bool(asked.ignore_eos),
-        min_tokens=asked.min_tokens or 0,
-    )
+        events = frames(generation, envelope, asked.include_usage, asked.counts_as_it_goes)
+        return EventStream(events, generation.abandon)
+    return JSONResponse(envelope.complete(best_of(generation.outcomes, asked), generation.outcomes))
 
 
 def cohort_of(backend: Backend, request: Request, asked: GenerationRequest, route: str) -> tuple[str, str | None]:
-    """Cohort and tenant. In this release a bearer token is the name of a key; one that the policy does not name may be
-    a real secret, so it goes no further than the comparison.
-    """
-    policy = backend.policy()
-    token = bearer_token(request)
-    key = token if token in policy.key_names else None
-    if key is not None and is_admin_key(backend, key):
-        key = None
+    """Cohort and tenant: those that the caller's key is bound to, or what the policy matches."""
+    caller: Caller = request.state.caller
     attributes = RequestAttributes(
-        api_key=key,
+        api_key=caller.name,
         route=route,
         model=asked.model,
         headers={name: value for name, value in request.headers.items() if name not in _SECRET_HEADERS},
-        user=asked.user,
+        user=asked.who,
         metadata=asked.metadata,
         service_tier=asked.service_tier,
+        bound_to=caller.cohort,
     )
-    return match_cohort(policy, attributes).name, key
-
-
-def check_model(backend: Backend, model: str) -> None:
-    if model != backend.model_id:
-        message = f"There is no such model here; this server has {backend.model_id}."
-        raise ApiError(404, message, param="model", code="model_not_found")
-
-
-async def chat_prompt(backend: Backend, asked: ChatRequest) -> tuple[int, ...]:
-    messages = [{"role": m.role, "content": m.content} for m in asked.messages]
-
-    def render() -> str:
-        return str(backend.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-    try:
-        text = await aside(sum(_MESSAGE_COST + len(m["content"]) for m in messages), render)
-    except TemplateError:
-        raise invalid("messages", "The chat template of this model refuses this order of roles.") from None
-    return await tokenise(backend, text, is_chat=True)
-
-
-async def completion_prompt(backend: Backend, prompt: Prompt) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        return await tokenise(backend, prompt, is_chat=False)
-    vocabulary = len(backend.tokenizer)
-    if max(prompt) >= vocabulary:
-        raise invalid("prompt", f"prompt has a token id over the last one of this model, {vocabulary - 1}.")
-    return prompt
-
-
-async def aside(size: int, work: Callable[[], T]) -> T:
-    """The result of `work`, on another thread where its input of `size` characters would hold up all other clients."""
-    return work() if size < _LONG_TEXT else await asyncio.to_thread(work)
-
-
-async def tokenise(backend: Backend, text: str, *, is_chat: bool) -> tuple[int, ...]:
-    """Token ids of a prompt; a chat template has written its special tokens itself."""
-
-    def encode() -> list[int]:
-        return list(backend.tokenizer.encode(text, add_special_tokens=not is_chat, verbose=False))
-
-    token_ids = await aside(len(text), encode)
-    if not token_ids:
-        raise invalid("messages" if is_chat else "prompt", "The prompt has no tokens; send some text.")
-    return tuple(token_ids)
+    return match_cohort(backend.policy(), attributes).name, caller.tenant
 
 
 async def _answer_api_error(_: Request, error: Exception) -> Response:

@@ -8,18 +8,31 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic needs this one on Python 3.11
 
-from controlplane.telemetry import RequestRecord
+from workers.api_choice import Piece, Scored
+from workers.api_logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, text_logprobs
 from workers.generation import Outcome
+from workers.token_text import TokenText
+
+
+class CompletionTokensDetails(TypedDict):
+    """Of a request with a prediction: its tokens that were drafted and kept, and those drafted in vain."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class SpeculativeDecoding(TypedDict):
-    """Of the steps that drafted. num_spec_tokens: the deepest chain; acceptance_histogram: steps by accepted tokens."""
+    """Of the steps that drafted. num_spec_tokens: the deepest chain; acceptance_histogram: steps by accepted tokens.
+
+    per_step_*: one entry a step, where the request asked for details.
+    """
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
@@ -28,6 +41,8 @@ class SpeculativeDecoding(TypedDict):
     num_accepted_draft_tokens: int
     num_draft_tokens: int
     num_spec_tokens: int
+    per_step_accepted: NotRequired[list[int]]
+    per_step_drafted: NotRequired[list[int]]
 
 
 class Metrics(TypedDict):
@@ -54,14 +69,14 @@ class ChatMessage(TypedDict):
 class ChatChoice(TypedDict):
     index: int
     message: ChatMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: str
 
 
 class TextChoice(TypedDict):
     index: int
     text: str
-    logprobs: None
+    logprobs: TextLogprobs | None
     finish_reason: str | None
 
 
@@ -83,6 +98,35 @@ class Completion(Body):
     choices: list[TextChoice]
 
 
+class ChatDelta(TypedDict):
+    role: NotRequired[str]
+    content: NotRequired[str]
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class ChatCompletionChunk(Body):
+    """One event of a streamed chat."""
+
+    choices: list[ChatChunkChoice]
+
+
+class Tokens(TypedDict):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(TypedDict):
+    prompt: str
+
+
 class ModelCard(TypedDict):
     id: str
     object: str
@@ -96,13 +140,23 @@ class ModelList(TypedDict):
     data: list[ModelCard]
 
 
-def usage_of(records: Sequence[RequestRecord | None]) -> Usage:
-    prompt = sum(r.prompt_tokens for r in records if r)
-    completion = sum(r.completion_tokens for r in records if r)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def usage_of(outcomes: Sequence[Outcome], prompt_tokens: int, has_prediction: bool) -> Usage:
+    """So far, of all choices that were generated. prompt_tokens: of each prompt once, however many choices it has."""
+    completion = sum(outcome.completion_tokens for outcome in outcomes)
+    usage: Usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt_tokens + completion,
+    }
+    if has_prediction:
+        usage["completion_tokens_details"] = {
+            "accepted_prediction_tokens": sum(outcome.prediction[0] for outcome in outcomes),
+            "rejected_prediction_tokens": sum(outcome.prediction[1] for outcome in outcomes),
+        }
+    return usage
 
 
-def speculation_of(outcomes: Sequence[Outcome]) -> Metrics | None:
+def speculation_of(outcomes: Sequence[Outcome], is_detailed: bool = False) -> Metrics | None:
     """None where no step drafted anything, and for several choices, whose steps cannot be told apart."""
     if len(outcomes) != 1:
         return None
@@ -114,67 +168,92 @@ def speculation_of(outcomes: Sequence[Outcome]) -> Metrics | None:
     histogram = [0] * (deepest + 1)
     for _, a in steps:
         histogram[a] += 1
-    return {
-        "speculative_decoding": {
-            "mean_acceptance_length": 1 + accepted / len(steps),
-            "draft_acceptance_rate": accepted / drafted,
-            "acceptance_histogram": histogram,
-            "num_spec_steps": len(steps),
-            "num_accepted_draft_tokens": accepted,
-            "num_draft_tokens": drafted,
-            "num_spec_tokens": deepest,
-        }
+    block: SpeculativeDecoding = {
+        "mean_acceptance_length": 1 + accepted / len(steps),
+        "draft_acceptance_rate": accepted / drafted,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": len(steps),
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": deepest,
     }
+    if is_detailed:
+        block["per_step_accepted"] = [a for _, a in steps]
+        block["per_step_drafted"] = [d for d, _ in steps]
+    return {"speculative_decoding": block}
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every body of one answer shares. created: unix seconds. is_chat: which of the two dialects."""
+    """What every body of one answer shares.
+
+    created: unix seconds. is_chat: which of the two dialects. prompt_tokens: of each prompt once. text: of tokens,
+    where log-probabilities are shown.
+    """
 
     id: str
     created: int
     model: str
     is_chat: bool
     service_tier: str | None
+    prompt_tokens: int
+    has_prediction: bool = False
+    is_detailed: bool = False
+    text: TokenText | None = None
 
-    def complete(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
-        choices = [self._choice(index, outcome) for index, outcome in enumerate(outcomes)]
-        return self._body("chat.completion" if self.is_chat else "text_completion", choices) | _totals(outcomes)
+    def complete(self, shown: Sequence[Outcome], generated: Sequence[Outcome]) -> dict[str, Any]:
+        """The body of an answer that is not streamed; shown: the choices of it, the best of those generated."""
+        choices = [self._choice(index, outcome) for index, outcome in enumerate(shown)]
+        return self._body("chat.completion" if self.is_chat else "text_completion", choices) | self._totals(generated)
 
     def role(self, index: int) -> dict[str, Any]:
         """The first event of a chat choice."""
-        return self._event(index, {"delta": {"role": "assistant", "content": ""}}, None)
+        return self._event(index, {"delta": {"role": "assistant", "content": ""}}, (), None)
 
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        return self._event(index, {"delta": {"content": text}} if self.is_chat else {"text": text}, None)
+    def piece(self, index: int, piece: Piece) -> dict[str, Any]:
+        said = {"delta": {"content": piece.text}} if self.is_chat else {"text": piece.text}
+        return self._event(index, said, piece.scored, None)
 
     def finish(self, index: int, reason: str) -> dict[str, Any]:
-        return self._event(index, {"delta": {}} if self.is_chat else {"text": ""}, reason)
+        return self._event(index, {"delta": {}} if self.is_chat else {"text": ""}, (), reason)
 
     def totals(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         """The last event of a stream that asked for usage."""
-        return self._body(self._chunk_object, []) | _totals(outcomes)
+        return self._body(self._chunk_object, []) | self._totals(outcomes)
+
+    def usage(self, outcomes: Sequence[Outcome]) -> Usage:
+        """So far."""
+        return usage_of(outcomes, self.prompt_tokens, self.has_prediction)
 
     @property
     def _chunk_object(self) -> str:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
     def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
-        text = "".join(outcome.text)
+        text = outcome.text
         said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {"text": text}
-        return {"index": index, **said, "logprobs": None, "finish_reason": outcome.finish_reason}
+        scored = [token for piece in outcome.pieces for token in piece.scored]
+        logprobs = self._logprobs(scored)
+        return {"index": index, **said, "logprobs": logprobs, "finish_reason": outcome.finish_reason}
 
-    def _event(self, index: int, content: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
+    def _event(
+        self, index: int, content: dict[str, Any], scored: Sequence[Scored], reason: str | None
+    ) -> dict[str, Any]:
+        logprobs = self._logprobs(scored) if scored else None
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
         return self._body(self._chunk_object, [choice])
+
+    def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
+        """None where the client asked for none."""
+        if self.text is None:
+            return None
+        return chat_logprobs(self.text, scored) if self.is_chat else text_logprobs(self.text, scored)
 
     def _body(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         body = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
         return body if self.service_tier is None else body | {"service_tier": self.service_tier}
 
-
-def _totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    totals: dict[str, Any] = {"usage": usage_of([o.record for o in outcomes])}
-    speculation = speculation_of(outcomes)
-    return totals if speculation is None else totals | {"metrics": speculation}
+    def _totals(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        totals: dict[str, Any] = {"usage": self.usage(outcomes)}
+        speculation = speculation_of(outcomes, self.is_detailed)
+        return totals if speculation is None else totals | {"metrics": speculation}

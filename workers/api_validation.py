@@ -2,81 +2,112 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from workers.api_errors import ApiError, invalid
-from workers.api_models import AlertOrder, ChatRequest, CompletionRequest, GenerationRequest, KillSwitchRequest
+from workers.api_models import (
+    AlertOrder,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    KillSwitchRequest,
+    Message,
+    TokenizeRequest,
+)
 
 _Values = Mapping[str, tuple[Any, ...]]
-# Fields of the dialect that are not supported yet, with the values (besides null) that ask for nothing.
+# Fields that are not supported, of the OpenAI API and of what other servers add to it, with the values (besides null)
+# that ask for nothing.
 _NEUTRAL: _Values = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
     "prompt_cache_key": (),
-    "safety_identifier": (),
+    "prompt_cache_retention": (),
     "store": (False,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "priority": (0,),
 }
 _NEUTRAL_CHAT: _Values = {
     **_NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (False, True),
+    "best_of": (1,),
+    "echo": (False,),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "prediction": (),
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
 }
 _NEUTRAL_COMPLETION: _Values = {
     **_NEUTRAL,
-    "logprobs": (),
-    "echo": (False,),
-    "best_of": (1,),
     "suffix": ("",),
+    "add_special_tokens": (True,),
 }
 _NEUTRAL_MESSAGE: _Values = {
     "name": (),
     "refusal": (),
-    "tool_calls": ([],),
     "function_call": (),
     "audio": (),
     "annotations": ([],),
+    "reasoning_content": ("",),
 }
 _NEUTRAL_STREAM_OPTIONS: _Values = {"include_obfuscation": (False,)}
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Raises ApiError."""
-    data = _without_neutral(parse_object(body), _NEUTRAL_CHAT)
-    if isinstance(messages := data.get("messages"), list):
-        data["messages"] = [
-            _without_neutral(m, _NEUTRAL_MESSAGE, f"messages[{i}].") if isinstance(m, dict) else m
-            for i, m in enumerate(messages)
-        ]
-    request = _validate(ChatRequest, data)
+    request = _validate(ChatRequest, _plain_messages(_without_neutral(parse_object(body), _NEUTRAL_CHAT)))
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise invalid("max_tokens", "max_tokens and max_completion_tokens differ; send only max_completion_tokens.")
+    if request.top_logprobs and not request.logprobs:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
+    check_messages(request.messages)
     return _consistent(request)
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Raises ApiError."""
-    return _consistent(_validate(CompletionRequest, _without_neutral(parse_object(body), _NEUTRAL_COMPLETION)))
+    data = _without_neutral(parse_object(body), _NEUTRAL_COMPLETION)
+    if data.get("logprobs") is False:  # the chat dialect's way of asking for none
+        del data["logprobs"]
+    request = _validate(CompletionRequest, data)
+    if request.candidates < request.choices:
+        raise invalid("best_of", "best_of must not be less than n.")
+    if request.candidates > request.choices and request.stream:
+        raise invalid("best_of", "best_of of more than n cannot be streamed: the best is known only at the end.")
+    if request.max_tokens == 0 and not request.echo:
+        raise invalid("max_tokens", "max_tokens must be at least 1, or 0 with echo true to score the prompt.")
+    return _consistent(request)
+
+
+def parse_tokenize(body: bytes) -> TokenizeRequest:
+    """Raises ApiError."""
+    request = _validate(TokenizeRequest, _plain_messages(parse_object(body)))
+    if (request.prompt is None) == (request.messages is None):
+        raise invalid("prompt", "Send either prompt or messages.", "missing_required_parameter")
+    check_messages(request.messages or ())
+    return request
+
+
+def parse_detokenize(body: bytes) -> DetokenizeRequest:
+    """Raises ApiError."""
+    return _validate(DetokenizeRequest, parse_object(body))
 
 
 def parse_kill_switch(body: bytes) -> KillSwitchRequest:
@@ -93,6 +124,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`; raises ApiError."""
     try:
         data = from_json(body, allow_inf_nan=False)
+        json.loads(body, object_pairs_hook=_once_each, parse_int=float, parse_float=float)
+    except _NamedTwice as twice:
+        name = _path((twice.key,))
+        raise invalid(name, f"{name} is in the body twice; send it once.", "duplicate_key") from None
     except ValueError:
         raise invalid(None, "The body is not valid JSON in UTF-8.", "invalid_json") from None
     if not isinstance(data, dict):
@@ -110,6 +145,46 @@ def _consistent(request: _Request) -> _Request:
     if request.min_tokens and request.limit is not None and request.min_tokens > request.limit:
         raise invalid("min_tokens", "min_tokens must not be more than max_tokens.")
     return request
+
+
+class _NamedTwice(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> None:
+    """Parsers differ on which of two equal keys holds, so that a proxy may have checked the other one."""
+    if len(keys := {key for key, _ in pairs}) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise _NamedTwice(next(key for key in names if key in keys and names.count(key) > 1))
+
+
+def _plain_messages(data: dict[str, Any]) -> dict[str, Any]:
+    """Raises ApiError for what a message asks that is not supported."""
+    if not isinstance(messages := data.get("messages"), list):
+        return data
+    return data | {
+        "messages": [
+            _without_neutral(m, _NEUTRAL_MESSAGE, f"messages[{i}].") if isinstance(m, dict) else m
+            for i, m in enumerate(messages)
+        ]
+    }
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises ApiError for the first whose parts do not go together."""
+    for i, message in enumerate(messages):
+        if message.tool_calls and message.role != "assistant":
+            raise invalid(f"messages[{i}].tool_calls", f"messages[{i}].tool_calls is for the role assistant alone.")
+        if message.content is None and not message.tool_calls:
+            param = f"messages[{i}].content"
+            raise invalid(param, f"{param} is required.", "missing_required_parameter")
+        if (message.role == "tool") != (message.tool_call_id is not None):
+            param = f"messages[{i}].tool_call_id"
+            if message.role == "tool":
+                raise invalid(param, f"{param} is required with the role tool.", "missing_required_parameter")
+            raise invalid(param, f"{param} is for the role tool alone.")
 
 
 def _without_neutral(data: dict[str, Any], neutral: _Values, path: str = "") -> dict[str, Any]:
@@ -155,6 +230,8 @@ _SENTENCES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
+    "string_pattern_mismatch": "must be 1 to 64 letters, digits, _ or -",
     "literal_error": "must be {expected}",
 }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from controlplane.budgets.desk import Ask, Refusal, Settled
     from controlplane.finops.budget import BudgetStatus
     from controlplane.finops.pricing.current import MachinePrices
+    from controlplane.keys.ring import KeyRing
     from controlplane.policy import Policy
     from controlplane.policy_control import PolicyStatus
     from controlplane.rollout import StageOrder
@@ -62,7 +63,9 @@ class Backend(Protocol):
 
     tokenizer: a transformers tokenizer of the model. max_context: tokens of prompt and completion together.
     max_prompts: of one request; more could never be taken in at once.
-    admin_key: None leaves the admin routes open to loopback clients only.
+    admin_key: None, with no admin key on record, leaves the admin routes open to loopback clients only.
+    keys_demanded: whether inference wants a key also of loopback clients; None: once a key is on record.
+    endpoints: replicas of the endpoint, each of which has its part of a key's limits.
     """
 
     model_id: str
@@ -71,6 +74,16 @@ class Backend(Protocol):
     tokenizer: Any
     has_chat_template: bool
     admin_key: str | None
+    keys_demanded: bool | None
+    endpoints: int
+
+    def keys(self) -> KeyRing:
+        """The API keys, as known last; must not block."""
+        ...
+
+    async def learn_keys(self) -> None:
+        """Return once the controller was asked for the keys, or does not answer soon. Never raises."""
+        ...
 
     def policy(self) -> Policy:
         """The policy in force; must not block."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controlplane.telemetry import FinishReason, RequestRecord
+from workers.api_choice import ChoiceReader, Piece
 from workers.backend import Backend, Overloaded, WorkerError
 from workers.sequence import Chunk, EngineRequest
 
@@ -17,35 +20,64 @@ _background: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weak
 
 @dataclass(slots=True)
 class Outcome:
-    """What has come of one request so far. steps: (drafted, accepted) of every draft-verify round."""
+    """What has come of one request so far.
 
-    text: list[str] = field(default_factory=list)
+    pieces: what may be shown of it. steps: (drafted, accepted) of every draft-verify round. prediction: tokens of the
+    request's own prediction that were accepted, and that were drafted in vain.
+    """
+
+    reader: ChoiceReader
+    pieces: list[Piece] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
+    tokens: int = 0
+    logprob_sum: float = 0.0
+    prediction: tuple[int, int] = (0, 0)
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
-    has_begun: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
 
     @property
     def completion_tokens(self) -> int:
         """Tokens it was given, also where it did not get to its end."""
-        if self.record is not None:
-            return self.record.completion_tokens
-        return 1 + sum(accepted + 1 for _, accepted in self.steps) if self.has_begun else 0
+        return self.tokens if self.record is None else self.record.completion_tokens
 
-    def add(self, chunk: Chunk) -> None:
-        """Raises WorkerError for the chunk of a request that failed."""
+    @property
+    def mean_logprob(self) -> float:
+        """By which the best of several is chosen; needs their log-probabilities."""
+        return self.logprob_sum / self.tokens if self.tokens else -math.inf
+
+    def add(self, chunk: Chunk) -> Piece:
+        """What it adds to what may be shown. Raises WorkerError for the chunk of a request that failed."""
         if chunk.error is not None or chunk.finish_reason in ("error", "cancelled"):
             _log.warning("request %s failed: %s", chunk.request_id, chunk.error or chunk.finish_reason)
             raise WorkerError("The worker failed while it generated; try again.")
-        self.has_begun = True
-        self.text.append(chunk.text)
-        self.steps.extend(chunk.steps)
+        self.count(chunk)
+        piece = self.reader.read(chunk)
+        self.pieces.append(piece)
         self.finish_reason = chunk.finish_reason
+        return piece
+
+    def count(self, chunk: Chunk) -> None:
+        """Its tokens, whether anybody sees them or not."""
+        self.tokens += len(chunk.token_ids)
+        self.steps.extend(chunk.steps)
+        self.logprob_sum += sum(token.logprob for token in chunk.logprobs)
         self.record = chunk.record
 
 
+class Arrival(NamedTuple):
+    """A chunk of one of the requests, by its index, and what it adds to what may be shown."""
+
+    choice: int
+    piece: Piece
+    finish_reason: FinishReason | None
+
+
 class Generation:
-    """`start` awaits each request's first chunk, so that a refusal can still be an HTTP status.
+    """`start` awaits a first chunk, so that a refusal can still be an HTTP status.
 
     on_end: called once, with the prompt tokens that were taken in and the completion tokens, however it ends. A prompt
     counts from when it was sent: the worker may be reading it when its client leaves.
@@ -55,63 +87,86 @@ class Generation:
         self,
         backend: Backend,
         requests: Sequence[EngineRequest],
+        readers: Sequence[ChoiceReader],
         on_end: Callable[[int, int], None] | None = None,
     ) -> None:
         self._on_end = on_end
-        self.outcomes = [Outcome() for _ in requests]
+        self.outcomes = [Outcome(reader) for reader in readers]
         self._backend = backend
         self._requests = requests
         self._streams = [backend.generate(request) for request in requests]
-        self._first: list[Chunk] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
-        self._sent: set[int] = set()
+        self._first: list[Arrival] = []
+        self._is_sent = False
+        self._refused: set[int] = set()
         self._ended = False
 
     async def start(self) -> None:
-        """Raises whatever the backend raised for any of the requests; the others are cancelled then."""
-        firsts = [asyncio.ensure_future(_next(stream)) for stream in self._streams]
-        self._sent = set(range(len(firsts)))
+        """Returns when one of the requests has its first chunk: none waits for the first chunks of the others.
+
+        Raises whatever the backend raised for any of them until then; the others are cancelled then.
+        """
+        self._is_sent = True
+        self._tasks = [asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(self._streams)]
         try:
-            await asyncio.wait(firsts, return_when=asyncio.FIRST_EXCEPTION)
-            self._first = [first.result() for first in firsts if first.done()]
-            for outcome, chunk in zip(self.outcomes, self._first, strict=True):
-                outcome.add(chunk)
+            self._first = await self._take()
         except BaseException:
-            for first in firsts:
-                first.cancel()
-            came = await asyncio.gather(*firsts, return_exceptions=True)
-            self._sent -= {index for index, what in enumerate(came) if isinstance(what, Overloaded)}
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             self.abandon()
             raise
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
-        """(index of the request, chunk) in the order of arrival; raises when a request fails."""
-        for index, chunk in enumerate(self._first):
-            yield index, chunk
-        unfinished = sum(outcome.finish_reason is None for outcome in self.outcomes)
-        self._tasks = [
-            asyncio.create_task(_read(index, stream, self._queue))
-            for index, stream in enumerate(self._streams)
-            if self.outcomes[index].finish_reason is None
-        ]
-        while unfinished:
-            arrived = await self._queue.get()
-            if isinstance(arrived, Exception):
-                raise arrived
-            index, chunk = arrived
-            self.outcomes[index].add(chunk)
-            unfinished -= chunk.finish_reason is not None
-            yield index, chunk
+    async def steps(self) -> AsyncIterator[list[Arrival]]:
+        """What has arrived since the last time, in that order: one step's chunks come together. Raises when a request
+        fails.
+        """
+        if self._first:
+            first, self._first = self._first, []
+            yield first
+        while any(outcome.finish_reason is None for outcome in self.outcomes):
+            yield await self._take()
+
+    async def _take(self) -> list[Arrival]:
+        """Wait for one chunk and take all that are there."""
+        waiting = [await self._queue.get()]
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        arrived = []
+        for n, item in enumerate(waiting):
+            try:
+                if isinstance(item, Exception):
+                    raise item
+                index, chunk = item
+                piece = self.outcomes[index].add(chunk)
+            except Exception:
+                self._count(waiting[n + 1 :])
+                raise
+            arrived.append(Arrival(index, piece, chunk.finish_reason))
+        return arrived
 
     async def collect(self) -> None:
         """Start, and wait until every outcome is complete."""
         await self.start()
         try:
-            async for _ in self.chunks():
+            async for _ in self.steps():
                 pass
         finally:
             self.abandon()
+
+    async def _read(self, index: int, stream: AsyncIterator[Chunk]) -> None:
+        """Moves chunks into the queue until the one that finishes the request, or what went wrong instead."""
+        try:
+            while True:
+                chunk = await _next(stream)
+                self._queue.put_nowait((index, chunk))
+                if chunk.finish_reason is not None:
+                    return
+        except Exception as error:
+            if isinstance(error, Overloaded):
+                self._refused.add(index)
+            self._queue.put_nowait(error)
 
     def abandon(self) -> None:
         """Let go: cancels what is unfinished, in the background, so that no second cancellation can interrupt it."""
@@ -120,8 +175,9 @@ class Generation:
         self._ended = True
         if self._on_end is not None:
             self._take_unread()
-            taken_in = sum(len(self._requests[index].prompt_token_ids) for index in self._sent)
-            self._on_end(taken_in, sum(outcome.completion_tokens for outcome in self.outcomes))
+            taken_in = [r for index, r in enumerate(self._requests) if self._is_sent and index not in self._refused]
+            prompt_tokens = sum(len(request.prompt_token_ids) for request in taken_in)
+            self._on_end(prompt_tokens, sum(outcome.completion_tokens for outcome in self.outcomes))
         task = asyncio.create_task(self._let_go())
         _background.add(task)
         task.add_done_callback(_background.discard)
@@ -129,11 +185,13 @@ class Generation:
     def _take_unread(self) -> None:
         """What was generated and its client, being slow, had not read yet."""
         while not self._queue.empty():
-            arrived = self._queue.get_nowait()
-            if not isinstance(arrived, Exception):
-                index, chunk = arrived
-                self.outcomes[index].steps.extend(chunk.steps)
-                self.outcomes[index].record = chunk.record
+            self._count([self._queue.get_nowait()])
+
+    def _count(self, unread: Sequence[tuple[int, Chunk] | Exception]) -> None:
+        for item in unread:
+            if not isinstance(item, Exception):
+                index, chunk = item
+                self.outcomes[index].count(chunk)
 
     async def _let_go(self) -> None:
         for request, outcome in zip(self._requests, self.outcomes, strict=True):
@@ -153,18 +211,6 @@ async def _next(stream: AsyncIterator[Chunk]) -> Chunk:
         return await anext(stream)
     except StopAsyncIteration:
         raise WorkerError("The worker ended the request without a result; try again.") from None
-
-
-async def _read(index: int, stream: AsyncIterator[Chunk], queue: asyncio.Queue[tuple[int, Chunk] | Exception]) -> None:
-    """Moves chunks into the queue until the one that finishes the request, or what went wrong instead."""
-    try:
-        while True:
-            chunk = await _next(stream)
-            queue.put_nowait((index, chunk))
-            if chunk.finish_reason is not None:
-                return
-    except Exception as error:
-        queue.put_nowait(error)
 
 
 async def _close(stream: AsyncIterator[Chunk]) -> None:

@@ -18,6 +18,7 @@ from controlplane.alerts import Alert, AlertState
 from controlplane.budgets.desk import Ask, Refusal, Settled
 from controlplane.decision.plan import Plan, StagedPlan
 from controlplane.finops.budget import BudgetStatus
+from controlplane.keys.ring import KeyRing
 from controlplane.policy import Policy, parse_policy
 from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import Rollout, RolloutError, StageOrder, begin, end, rollout_json
@@ -26,7 +27,7 @@ from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from workers.api import create_app
 from workers.backend import JournalCounts
 from workers.detokenizer import Detokenizer
-from workers.sequence import Chunk, EngineRequest
+from workers.sequence import Chunk, EngineRequest, TokenLogprob
 from workers.worker_totals import MetricsSnapshot
 
 POLICY = """\
@@ -61,16 +62,32 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=TEMPLATE)
 
 
+def made_up_logprob(token_id: int, alternatives: int | None) -> TokenLogprob:
+    """A function of the token alone; of the tokens 65, 66, 67 ... the likeliest comes first."""
+    top = tuple((65 + i, -0.5 - i) for i in range(alternatives or 0))
+    return TokenLogprob(token_id, -(token_id % 16) / 8, top)
+
+
+def score_prompt(request: EngineRequest) -> tuple[TokenLogprob | None, ...]:
+    wish = request.sampling.prompt_logprobs
+    if wish is None:
+        return ()
+    return (None, *(made_up_logprob(i, wish) for i in request.prompt_token_ids[1:]))
+
+
 @dataclass
 class ScriptedBackend:
     """Says `reply`, in rounds of (drafted, accepted) as in `rounds`, up to its end or max_tokens.
 
-    refusal: raised instead of the first chunk. failure: raised (or, as a string, sent as a chunk's error) after
+    reply_to: what one request is told instead. logprobs: made up from a token's id (`made_up_logprob`).
+    refusal: raised instead of the first chunk. slow: indexes of requests whose first chunk never comes. failure: raised (or, as a string, sent as a chunk's error) after
     `chunks_before`; stalls: waits for ever there instead.
     """
 
     reply: str = "Hello 🎉 wörld, this is a reply."
     rounds: tuple[tuple[int, int], ...] = ((4, 3), (2, 0), (0, 0), (3, 3))
+    reply_to: Callable[[EngineRequest], str] | None = None
+    slow: tuple[int, ...] = ()
     refusal: Exception | None = None
     failure: Exception | str | None = None
     stalls: bool = False
@@ -79,6 +96,9 @@ class ScriptedBackend:
     max_context: int = 200
     max_prompts: int = 16
     admin_key: str | None = None
+    ring: KeyRing = field(default_factory=KeyRing)
+    keys_demanded: bool | None = None
+    endpoints: int = 1
     has_chat_template: bool = True
     is_ready: bool = True
     controller_is_gone: bool = False
@@ -102,12 +122,22 @@ class ScriptedBackend:
     def policy(self) -> Policy:
         return self.policy_now
 
+    def keys(self) -> KeyRing:
+        return self.ring
+
+    async def learn_keys(self) -> None:
+        pass
+
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         self.requests.append(request)
         if self.refusal is not None:
             raise self.refusal
-        ids = self.tokenizer.encode(self.reply)[: request.sampling.max_tokens]
-        detokenizer = Detokenizer(self.tokenizer, request.sampling.stop)
+        if len(self.requests) - 1 in self.slow:
+            await asyncio.Event().wait()
+        reply = self.reply if self.reply_to is None else self.reply_to(request)
+        ids = self.tokenizer.encode(reply)[: request.sampling.max_tokens]
+        detokenizer = Detokenizer(self.tokenizer, request.sampling.stop, request.prompt_token_ids)
+        prompt_logprobs = score_prompt(request)
         rounds, at, sent = cycle(((0, 0), *self.rounds)), 0, 0
         steps: list[tuple[int, int]] = []
         while True:
@@ -127,7 +157,14 @@ class ScriptedBackend:
                 return
             reason = ("stop" if pushed.stopped or at < request.sampling.max_tokens else "length") if is_last else None
             record = self._record(request, at, steps) if is_last else None
-            yield Chunk(request.request_id, tuple(ids[at - pushed.kept : at]), text, this_step, reason, record)
+            new = tuple(ids[at - pushed.kept : at])
+            scores = tuple(made_up_logprob(i, request.sampling.logprobs) for i in new)
+            if request.sampling.logprobs is None:
+                scores = ()
+            yield Chunk(
+                request.request_id, new, text, this_step, reason, record,
+                logprobs=scores, prompt_logprobs=() if sent else prompt_logprobs,
+            )  # fmt: skip
             if is_last:
                 return
             sent += 1

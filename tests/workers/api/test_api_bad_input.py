@@ -11,6 +11,7 @@ from workers.backend import Overloaded, WorkerError
 
 Ask = Callable[..., httpx.Response]
 HI = [{"role": "user", "content": "hi"}]
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -31,7 +32,13 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"messages": ["hi"]}, "messages[0]"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [*HI, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [*HI, {"role": "tool", "content": "x"}]}, "messages[1].tool_call_id"),
+    ({"messages": [*HI, {"role": "tool", "content": "x", "tool_call_id": "c"}]}, "messages[1].role"),
+    ({"messages": [*HI, {"role": "user", "content": "x", "tool_call_id": "c"}]}, "messages[1].tool_call_id"),
+    ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+    ({"messages": [*HI, {"role": "assistant", "tool_calls": [CALL]}]}, "messages[1].tool_calls"),
+    ({"messages": [*HI, {"role": "assistant", "content": None}]}, "messages[1].content"),
+    ({"messages": [*HI, {"role": "function", "content": "x"}]}, "messages[1].role"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages[0].content"),
@@ -65,14 +72,52 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
     ({"service_tier": "gold"}, "service_tier"),
     ({"user": ["x"]}, "user"),
-    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": 17}, "n"),  # more than this server takes
     ({"n": True}, "n"),
-    ({"presence_penalty": 0.5}, "presence_penalty"),
-    ({"logprobs": True}, "logprobs"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"tools": [{"type": "function"}]}, "tools"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+    ({"min_p": -0.1}, "min_p"),
+    ({"min_p": 1.1}, "min_p"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": -1}, "repetition_penalty"),
+    ({"presence_penalty": 2.1}, "presence_penalty"),
+    ({"frequency_penalty": -2.1}, "frequency_penalty"),
+    ({"frequency_penalty": "1"}, "frequency_penalty"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": {"5": "1"}}, "logit_bias"),
+    ({"logit_bias": {"5": True}}, "logit_bias"),
+    ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias"),
+    ({"logit_bias": {"100000": 1}}, "logit_bias"),
+    ({"logit_bias": [[5, 1]]}, "logit_bias"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    ({"stop_token_ids": [100_000]}, "stop_token_ids"),
+    ({"stop_token_ids": [5] * 129}, "stop_token_ids"),
+    ({"safety_identifier": "x" * 129}, "safety_identifier"),
+    ({"prompt_cache_key": "x"}, "prompt_cache_key"),
+    ({"store": True}, "store"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"verbosity": "low"}, "verbosity"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"use_beam_search": True}, "use_beam_search"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format.json_schema.name"),
+    ({"prediction": {"type": "content"}}, "prediction.content"),
+    ({"prediction": {"type": "content", "content": "x" * 201}}, "prediction.content"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "stream_options.continuous_usage_stats"),
     ({"frobnicate": 1}, "frobnicate"),
     ({"prompt": "x"}, "prompt"),
 ]
@@ -87,10 +132,19 @@ COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [True]}, "prompt"),
     ({"prompt": [100_000]}, "prompt"),
     ({"prompt": ["a"] * 65}, "prompt"),
-    ({"best_of": 2}, "best_of"),
-    ({"echo": True}, "echo"),
+    ({"best_of": 21}, "best_of"),
+    ({"best_of": 17}, "best_of"),  # more than this server takes
+    ({"best_of": 1, "n": 2}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"prompt": ["a", "b"], "n": 9}, "n"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"echo": 1}, "echo"),
     ({"suffix": "x"}, "suffix"),
-    ({"logprobs": 0}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": -1}, "logprobs"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"response_format": {"type": "text"}}, "response_format"),
     ({"messages": HI}, "messages"),
     ({"max_completion_tokens": 5}, "max_completion_tokens"),
 ]
@@ -100,7 +154,7 @@ COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_chat_field_is_named(chat: Ask, backend: Any, fault: dict[str, Any], param: str) -> None:
     error = error_of(chat(**fault), 400)
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
-    assert param.rpartition(".")[2] in error["message"] or param == "messages"
+    assert param.rpartition(".")[2] in error["message"] or param == "messages" or "at most" in error["message"]
     assert not backend.requests
 
 

@@ -21,6 +21,7 @@ from controlplane.finops.forecast import Forecast
 from controlplane.finops.spending import Spent
 from controlplane.policy import parse_policy
 from workers.api import create_app
+from workers.api_choice import ChoiceReader
 from workers.backend import JournalCounts, Overloaded
 from workers.generation import Generation
 from workers.metrics import render
@@ -124,11 +125,12 @@ def test_tokens_that_a_slow_client_had_not_read_are_settled(backend: Any) -> Non
 
     async def leave() -> None:
         request = EngineRequest("r", (1, 2, 3), SamplingParams(max_tokens=20), "code")
-        generation = Generation(backend, [request], lambda *tokens: settled.append(tokens))
+        reader = ChoiceReader(backend.tokenizer, request, False, None)
+        generation = Generation(backend, [request], [reader], lambda *tokens: settled.append(tokens))
         await generation.start()
-        chunks = generation.chunks()
+        steps = generation.steps()
         for _ in range(2):  # the first chunk, and one that came while it was asked for
-            await anext(chunks)
+            await anext(steps)
         for _ in range(50):
             await asyncio.sleep(0)
         generation.abandon()

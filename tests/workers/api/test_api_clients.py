@@ -59,7 +59,7 @@ def test_the_openai_client_lists_models(client: openai.OpenAI) -> None:
 
 def test_the_openai_client_raises_its_own_errors(client: openai.OpenAI, backend: Any) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
-        client.chat.completions.create(model="tiny", messages=HI, presence_penalty=1)
+        client.chat.completions.create(model="tiny", messages=HI, presence_penalty=3)
     assert bad.value.param == "presence_penalty"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")

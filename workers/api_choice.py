@@ -1,0 +1,69 @@
+"""One choice as it is read from the engine's chunks: pieces of text, each with the log-probabilities of its tokens."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from workers.detokenizer import decoder_for
+from workers.sequence import Chunk, EngineRequest, TokenLogprob
+from workers.token_text import PromptText
+
+
+class Scored(NamedTuple):
+    """A token with its log-probability, None for the first of a prompt. offset: the character at which it begins."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    offset: int
+
+
+class Piece(NamedTuple):
+    """What may be shown next. scored: of the tokens that begin in `text`; the last piece has all that are left."""
+
+    text: str
+    scored: tuple[Scored, ...]
+
+
+class ChoiceReader:
+    """Text that may still become a stop string, and half a character, come late: their tokens' scores wait for them.
+
+    has_logprobs: whether the client sees scores. echo: the prompt, where it is part of the answer.
+    """
+
+    def __init__(self, tokenizer: Any, request: EngineRequest, has_logprobs: bool, echo: PromptText | None) -> None:
+        self._request = request
+        self._has_logprobs = has_logprobs
+        self._echo = echo
+        self._decoder = decoder_for(tokenizer, request.prompt_token_ids) if has_logprobs else None
+        self._at = 0 if echo is None else len(echo.text)  # where the next token begins
+        self._shown = 0
+        self._waiting: deque[Scored] = deque()
+        self._has_begun = False
+
+    def read(self, chunk: Chunk) -> Piece:
+        text = chunk.text
+        if not self._has_begun and self._echo is not None:
+            text = self._echo.text + text
+            self._wait_for_prompt(self._echo, chunk.prompt_logprobs)
+        self._has_begun = True
+        self._shown += len(text)
+        if self._decoder is not None:
+            for token in chunk.logprobs:
+                self._waiting.append(Scored(token.token_id, token.logprob, token.top, self._at))
+                self._at += len(self._decoder.feed(token.token_id))
+        return Piece(text, tuple(self._release(chunk.finish_reason is not None)))
+
+    def _wait_for_prompt(self, echo: PromptText, logprobs: tuple[TokenLogprob | None, ...]) -> None:
+        if self._has_logprobs and logprobs:
+            token_ids = self._request.prompt_token_ids
+            for token_id, offset, scored in zip(token_ids, echo.offsets, logprobs, strict=True):
+                logprob, top = (None, ()) if scored is None else (scored.logprob, scored.top)
+                self._waiting.append(Scored(token_id, logprob, top, offset))
+
+    def _release(self, is_last: bool) -> list[Scored]:
+        released = []
+        while self._waiting and (is_last or self._waiting[0].offset < self._shown):
+            released.append(self._waiting.popleft())
+        return released
