@@ -163,7 +163,9 @@ class Retrain:
     sentence: str
 
 
-def wants_retraining(evidence: Evidence, rows: Sequence[EvenRow], before: Mapping[str, Past]) -> Iterator[Retrain]:
+def wants_retraining(
+    evidence: Evidence, rows: Sequence[EvenRow], before: Mapping[str, Past], cohort: str | None = None
+) -> Iterator[Retrain]:
     """Cohorts below break-even where they mostly run, and those whose acceptance fell against their own past.
 
     Only where the evidence is enough for a decision, and the interval is clear of chance.
@@ -173,7 +175,7 @@ def wants_retraining(evidence: Evidence, rows: Sequence[EvenRow], before: Mappin
     by_cohort: dict[str, list[EvenRow]] = {}
     for row in rows:
         by_cohort.setdefault(row.cohort, []).append(row)
-    for c in busiest_first(evidence):
+    for c in busiest_first(evidence, cohort):
         name = evidence.believed.names[c]
         samples = float(hazards.examined[c, 0])
         if samples < float(table.min_samples[c]):

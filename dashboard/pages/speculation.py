@@ -1,24 +1,29 @@
-"""Speculation: K and acceptance length over time, what each cohort drafted and kept, the plan in force."""
+"""Speculation: K and acceptance over time, how deep drafts survive, where they pay, and what they waste."""
 
 import streamlit as st
 
-from dashboard import cards
+from dashboard import break_even_cards, speculation_cards
 from dashboard.layout import show_live, show_report_notes
 from dashboard.ledger import Ledger
-from dashboard.snapshot import View, load_view
+from dashboard.speculation_load import Speculation, load_speculation
 
 
-def speculation(_: Ledger, view: View) -> None:
-    show_report_notes(view.snapshot.report)
-    cards.show_plan_figures(view)
-    cards.show_k(view)
+def speculation(ledger: Ledger, found: Speculation) -> None:
+    show_report_notes(found.report)
+    speculation_cards.show_plan_figures(found.plan, ledger.now, ledger)
+    speculation_cards.show_k(found)
     left, right = st.columns(2)
     with left:
-        cards.show_acceptance(view)
+        speculation_cards.show_acceptance(found)
     with right:
-        cards.show_speed(view)
-    cards.show_counts(view)
-    cards.show_plan(view)
+        speculation_cards.show_survival(ledger, found)
+    speculation_cards.show_notes(found)
+    cohorts = speculation_cards.ask_cohorts(ledger, found)
+    speculation_cards.show_maps(found, cohorts)
+    break_even_cards.show_break_even(ledger, found, cohorts)
+    break_even_cards.show_retraining(found, ledger.cohort)
+    break_even_cards.show_waste(ledger, found, cohorts)
+    speculation_cards.show_counts(ledger, found, cohorts)
 
 
-show_live("Speculation", load_view, speculation)
+show_live("Speculation", load_speculation, speculation)
