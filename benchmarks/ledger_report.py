@@ -44,14 +44,18 @@ REPORTS = ("cohort", "model", "tenant", "day", "sku", "direction")
 TARGET_MS = 300.0
 
 
-def fill(engine: sa.Engine, hours: int, cohorts: int) -> int:
-    """A year of usage, with other figures in every row; returns the rows of cost_hour."""
+def fill(engine: sa.Engine, hours: int, cohorts: int, first_hour: int = FIRST_HOUR, every: int = 1) -> int:
+    """A year of usage, with other figures in every row; returns the rows of cost_hour. first_hour: a midnight.
+
+    every: of how many hours a cohort works in one.
+    """
     columns = f"hour, {', '.join((*KEY, *Amounts._fields))}"
     statements = [
         f"""INSERT INTO cost_hour ({columns})
         SELECT h.n, c.sku, c.model, c.cohort, c.tenant, d.direction, 'counter', 17000000000 + h.n * 37 + c.n * 1000003,
         100000 + c.n, 5000000 + h.n + c.n, 1000 + c.n, 90000 + c.n, 90000 + c.n, 30000 + c.n, 90000 + c.n, 60000 + c.n,
         40000 + c.n, 50 FROM bench_hour h CROSS JOIN bench_cohort c CROSS JOIN bench_direction d
+        WHERE (h.n + c.n) % {every} = 0
         ORDER BY h.n, c.sku, c.model, c.cohort, c.tenant, d.direction""",
         f"""INSERT INTO cost_hour ({columns})
         SELECT h.n, s.sku, s.model, '', '', 'idle', 'counter', 400000000000 + h.n, 0, 9000000, 0, 0, 0, 0, 0, 0, 0, 0
@@ -62,7 +66,7 @@ def fill(engine: sa.Engine, hours: int, cohorts: int) -> int:
         "INSERT INTO machine_hour (hour, sku, ns, windows) SELECT hour, sku, SUM(ns), 3600 FROM cost_hour"
         " GROUP BY hour, sku",
     ]
-    months = sorted({month_of((FIRST_HOUR + i) // 24) for i in range(0, hours, 24)})
+    months = sorted({month_of((first_hour + i) // 24) for i in range(0, hours, 24)})
     for month in months:
         statements.append(
             f"""INSERT INTO cost_month (month, {", ".join((*KEY, *Amounts._fields))})
@@ -75,7 +79,7 @@ def fill(engine: sa.Engine, hours: int, cohorts: int) -> int:
         connection.exec_driver_sql(
             "CREATE TEMPORARY TABLE bench_cohort (n BIGINT, cohort TEXT, tenant TEXT, model TEXT, sku TEXT)"
         )
-        connection.execute(sa.text("INSERT INTO bench_hour VALUES (:n)"), [{"n": FIRST_HOUR + i} for i in range(hours)])
+        connection.execute(sa.text("INSERT INTO bench_hour VALUES (:n)"), [{"n": first_hour + i} for i in range(hours)])
         connection.execute(
             sa.text("INSERT INTO bench_direction VALUES (:name)"), [{"name": "input"}, {"name": "output"}]
         )

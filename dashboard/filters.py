@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import cast
+from typing import Literal
 from zoneinfo import available_timezones
 
 import streamlit as st
@@ -16,7 +16,7 @@ from controlplane.finops.pricing import BASES
 from controlplane.store.cost_rows import IdleRule
 from dashboard.ledger import CUSTOM, DEFAULT_RANGE, RANGES, Choices, Filters
 
-BIND = "query-params"
+BIND: Literal["query-params"] = "query-params"
 IDLE_RULES: dict[IdleRule, str] = {
     "none": "A row of its own",
     "weighted": "Spread by machine time",
@@ -55,7 +55,7 @@ def ask_filters(choices: Choices | None) -> Filters:
                 bind=BIND,
                 help="What becomes of machine time without work in the bill.",
             )
-    return Filters(span, since, until, model, cohort, zone, basis, cast("IdleRule", idle))
+    return Filters(span, since, until, model, cohort, zone, basis, idle)
 
 
 def _ask_range() -> str:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.ports import bind_problem
-from controlplane.settings import Settings
-
-LOOPBACK = "127.0.0.1"
+from controlplane.settings import Settings, reachable_host
+from dashboard.exposure import exposure_problem
 
 
 class DashboardError(RuntimeError):
@@ -28,11 +27,12 @@ class DashboardCommand:
     url: str
 
 
-def dashboard_command(settings: Settings, host: str = LOOPBACK) -> DashboardCommand:
-    """How to start the dashboard for `settings`. It listens on loopback unless `host` says otherwise.
+def dashboard_command(settings: Settings, host: str | None = None) -> DashboardCommand:
+    """How to start the dashboard for `settings`, on `host` (default: the settings' own, which is loopback).
 
-    The page reads its database and price sheet from the environment, so flags and YAML files of this process count too.
+    The page reads its settings from the environment, so flags and YAML files of this process count too.
     """
+    host = host or settings.dashboard_host
     argv = (
         *(sys.executable, "-m", "dashboard.serve"),
         f"--server.address={host}",
@@ -45,13 +45,26 @@ def dashboard_command(settings: Settings, host: str = LOOPBACK) -> DashboardComm
         **os.environ,
         "KADENCE_DATABASE_URL": settings.database_url,
         "KADENCE_PRICES": str(settings.prices),
+        "KADENCE_CARBON_ZONE": settings.carbon_zone,
+        "KADENCE_PUE": str(settings.pue),
+        "KADENCE_DASHBOARD_PORT": str(settings.dashboard_port),
+        "KADENCE_DASHBOARD_REFRESH_S": str(settings.dashboard_refresh_s),
+        "KADENCE_DASHBOARD_PASSWORD": settings.dashboard_password.get_secret_value(),
+        "KADENCE_DASHBOARD_PROXY_HEADER": settings.dashboard_proxy_header,
+        "KADENCE_DASHBOARD_PROXIES": settings.dashboard_proxies,
+        # The address of a connection is that of its other end, whatever a header says: access.py goes by it.
+        "FORWARDED_ALLOW_IPS": "none",
         "PYTHONUNBUFFERED": "1",
     }
-    return DashboardCommand(argv, env, f"http://{host}:{settings.dashboard_port}")
+    return DashboardCommand(argv, env, f"http://{reachable_host(host)}:{settings.dashboard_port}")
 
 
-def check_can_start(settings: Settings, host: str = LOOPBACK) -> None:
-    """Raises DashboardError when streamlit is not installed or the port is taken."""
+def check_can_start(settings: Settings, host: str | None = None) -> None:
+    """Raises DashboardError when streamlit is not installed, the port is taken, or strangers could look."""
+    host = host or settings.dashboard_host
+    exposed = exposure_problem(settings, host)
+    if exposed is not None:
+        raise DashboardError(exposed)
     if importlib.util.find_spec("streamlit") is None:
         raise DashboardError("streamlit is not installed: pip install 'kadence[dashboard]'")
     problem = bind_problem(host, settings.dashboard_port)
@@ -63,7 +76,7 @@ def check_can_start(settings: Settings, host: str = LOOPBACK) -> None:
 
 
 def run_dashboard(
-    settings: Settings, host: str = LOOPBACK, *, stdout: int | None = None, stderr: int | None = None
+    settings: Settings, host: str | None = None, *, stdout: int | None = None, stderr: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts the dashboard and returns its process; `terminate()` ends it, and so does the end of this process.
 

@@ -18,13 +18,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from controlplane.settings import Settings, SettingsError, load_settings
 from controlplane.store.engine import StoreError
 from dashboard import format as fmt
+from dashboard.access import admit, is_admitted
 from dashboard.data import Trouble, unreadable
 from dashboard.filters import ask_filters
 from dashboard.ledger import LOAD, Choices, Filters, Ledger, has_windows, open_reading, read_choices
 
 log = logging.getLogger(__name__)
 
-REFRESH_S = 5
 SKELETON_PX = 360
 _WORLD = "_world"
 """Where app.py leaves the filters for the page of the same run."""
@@ -32,6 +32,15 @@ _DRAWN_FOR = "_drawn_for"
 """The choices for which the filters were last drawn anew: once for each, whatever comes of it."""
 
 T = TypeVar("T")
+
+
+def open_door() -> bool:
+    """Whether this session may see anything; where it may not, the way in is drawn. app.py asks before all else."""
+    settings = _settings()
+    if isinstance(settings, Trouble):
+        show_trouble(settings)
+        return False
+    return admit(settings)
 
 
 def draw_filters() -> None:
@@ -56,12 +65,17 @@ def show_live(
     needs, and returns what `load(ledger, asked)` is then given. without_traffic: the page has something to show where
     nothing ran in the range (else a sentence says so in its place).
     """
+    settings = _settings()
+    if isinstance(settings, Trouble):
+        return show_trouble(settings)
+    if not is_admitted(settings):  # a page's file may be asked for without app.py
+        st.stop()
     st.title(title, anchor=False)
     filters, choices = st.session_state.get(_WORLD, (Filters(), None))
-    _frame(title, load, draw, ask, without_traffic, filters, choices)
+    frame = st.fragment(_frame, run_every=settings.dashboard_refresh_s)
+    frame(title, load, draw, ask, without_traffic, filters, choices)
 
 
-@st.fragment(run_every=REFRESH_S)
 def _frame(
     title: str,
     load: Callable[..., T],
@@ -93,13 +107,13 @@ def _frame(
 
 def _loaded(title: str, ledger: Ledger, load: Callable[..., T], asked: tuple[Any, ...]) -> T | Trouble:
     """What the page shows; a skeleton stands in its place while it is read for the first time."""
-    first = ("_seen", title) not in st.session_state
+    seen = f"_seen {title}"
     try:
-        if not first:
+        if seen in st.session_state:
             return load(ledger, *asked)
         with st.skeleton(height=SKELETON_PX):
             found = load(ledger, *asked)
-        st.session_state["_seen", title] = True
+        st.session_state[seen] = True
         return found
     except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
         return unreadable(ledger.settings.database_url, error)
@@ -129,7 +143,10 @@ def _no_traffic(ledger: Ledger) -> Trouble | None:
 
 def _say_range(ledger: Ledger) -> None:
     start, end = (fmt.moment(at, ledger.zone) for at in (ledger.range.start, ledger.range.end))
-    st.caption(f"{start} to {end} ({ledger.zone}), refreshed every {REFRESH_S} s")
+    with st.container(key=f"shown-{ledger.filters.span}"):
+        st.caption(
+            f"{start} to {end} ({ledger.zone}), refreshed every {fmt.number(ledger.settings.dashboard_refresh_s)} s"
+        )
     for note in ledger.notes:
         show_note(note)
 

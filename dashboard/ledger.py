@@ -23,8 +23,11 @@ from controlplane.store.cost_models import CostMonth, MachineHour
 from controlplane.store.cost_rows import CostReport, IdleRule
 from controlplane.store.models import DecisionEntry, PlanEntry, Window
 from controlplane.store.price_book import stored_prices
+from controlplane.store.queries import CohortPoint
+from controlplane.store.rollup_series import rollup_series
 from controlplane.store.time_range import TimeRange, iso, parse_moment
 from dashboard import format as fmt
+from dashboard.charts import MAX_SERIES, bucket_seconds
 from dashboard.data import Identity, Trouble, identity_of, reach, unreadable
 
 T = TypeVar("T")
@@ -43,6 +46,9 @@ RANGES: dict[str, float | None] = {
 DEFAULT_RANGE = "1h"
 CUSTOM = "custom"
 """The range that `from` and `to` are of."""
+
+RAW_S = 2 * 3600
+"""Series of a longer range are read from the rolled-up bill, never from single windows."""
 
 LOAD = "Send some: `kadence load` plays a mix of cohorts against the running endpoint."
 
@@ -169,6 +175,36 @@ class Ledger:
                 lambda: queries.cost_report(self.engine, span, by, self.sheet, priced, where=asked, idle=rule),
             )
         return self._reports[key]
+
+    @property
+    def bucket_s(self) -> int:
+        """Seconds of one point of the series: round, and at most MAX_BUCKETS of them in the range."""
+        span_s = self.range.end - self.range.start
+        return bucket_seconds(span_s) if span_s <= RAW_S else max(bucket_seconds(span_s), 3600)
+
+    def series(self, cohorts: Sequence[str] | None = None) -> Sequence[CohortPoint]:
+        """Every cohort's activity (or of these alone) in buckets of bucket_s: from the windows of a range of an
+        hour or two, from the rolled-up bill of a longer one, which knows no acceptance length (store.rollup_series).
+        """
+        if self.range.end - self.range.start <= RAW_S:
+            key: Hashable = ("cohort_series", self.range, self.bucket_s)
+            points = self.cached(key, lambda: queries.cohort_series(self.engine, self.range, self.bucket_s))
+            return points if cohorts is None else [p for p in points if p.cohort in cohorts]
+        wanted = None if cohorts is None else tuple(cohorts)
+        key = ("rollup_series", self.range, self.bucket_s, wanted, self.model)
+        return self.cached(
+            key,
+            lambda: rollup_series(self.engine, self.range, self.bucket_s, cohorts=wanted, model=self.model),
+        )
+
+    def busiest(self, limit: int = MAX_SERIES) -> list[str]:
+        """The cohorts that charts draw: the one chosen, else those with the most emitted tokens in the range, by name
+        so that each keeps its colour.
+        """
+        if self.cohort is not None:
+            return [self.cohort]
+        rows = sorted(self.report("cohort").rows, key=lambda row: (-row.emitted_tokens, row.key))
+        return sorted(row.key for row in rows[:limit] if row.emitted_tokens)
 
     def cached(self, key: Hashable, read: Callable[[], T]) -> T:
         """read(), once for this key and for the database as it is: a new window, plan or decision is a new version.

@@ -10,7 +10,7 @@ from controlplane.alerts import Alert
 from controlplane.store import queries
 from controlplane.store.alerts import alert_log
 from controlplane.store.queries import CohortPoint, CostReport, DecisionRow, PlanRow, TimeRange
-from dashboard.charts import bucket_seconds, busiest
+from dashboard.charts import busiest
 from dashboard.ledger import Ledger
 
 DECISION_LIMIT = 500
@@ -55,8 +55,7 @@ class View:
 
 
 def load_view(ledger: Ledger) -> View:
-    bucket_s = bucket_seconds(ledger.range.end - ledger.range.start)
-    series = queries.cohort_series(ledger.engine, ledger.range, bucket_s)
+    bucket_s, series = ledger.bucket_s, ledger.series()
     shot = Snapshot(
         at=ledger.now,
         range=ledger.range,

@@ -1,0 +1,199 @@
+"""How fast the dashboard is on a year of rollups of 200 cohorts, and what memory it takes while it refreshes.
+
+    python -m benchmarks.dashboard --repeats 5 --refreshes 500 --save
+
+Builds a ledger in a scratch folder (dashboard_ledger), starts the real dashboard on it and asks it with headless
+Chromium. Milliseconds, for each page and range:
+first_paint: from the address to a page whose figures are there and that computes nothing more, in a new tab of a
+browser that was there before; filter_change: from the click on another range until the page has what belongs to it and
+computes nothing more, to this range from another one and so on in pairs. Memory: resident MiB of the dashboard's
+process after the pages were seen once, and after so many refreshes of its fragment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.dashboard_ledger import BenchLedger, build
+from benchmarks.decode_figures import append_lines
+from benchmarks.ledger_report import cpu_name
+from controlplane.settings import load_settings
+from dashboard.launch import dashboard_command, run_dashboard
+from dashboard.navigation import PAGES
+from dashboard.screenshot import chromium
+
+RESULTS = Path(__file__).with_name("dashboard.csv")
+RANGES = ("1h", "30d", "1y")
+AWAY = {"1h": "15m", "30d": "7d", "1y": "30d"}
+"""From which other range a change to this one is measured."""
+
+FIRST_PAINT_MS, FILTER_CHANGE_MS = 1500.0, 700.0
+TABS = 5
+IDLE = "[data-test-script-state=notRunning]"
+RUNNING = "[data-test-script-state=running]"
+
+
+@contextmanager
+def running(ledger: BenchLedger, home: Path, port: int, refresh_s: float) -> Iterator[tuple[str, int]]:
+    """A dashboard on that ledger: its address and its process."""
+    settings = load_settings(
+        home=home,
+        database_url=ledger.url,
+        prices=ledger.prices,
+        dashboard_port=port,
+        dashboard_refresh_s=refresh_s,
+    )
+    process = run_dashboard(settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = dashboard_command(settings).url
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def shown(page: Any, span: str) -> None:
+    """Waits until the page is that of the range: its body is stamped with it, and nothing is being computed."""
+    page.wait_for_selector(f"{IDLE} .st-key-shown-{span}", timeout=60_000, state="attached")
+    page.wait_for_selector(IDLE, timeout=60_000)
+
+
+def first_paint(browser: Any, url: str, name: str, span: str) -> float:
+    context = browser.contexts[0]
+    page = context.new_page()
+    begin = time.perf_counter()
+    page.goto(f"{url}/{'' if name == PAGES[0].name else name}?range={span}")
+    shown(page, span)
+    took = (time.perf_counter() - begin) * 1000
+    page.close()
+    return took
+
+
+def filter_change(page: Any, span: str) -> float:
+    page.get_by_text(AWAY[span], exact=True).click()
+    shown(page, AWAY[span])
+    begin = time.perf_counter()
+    page.get_by_text(span, exact=True).click()
+    shown(page, span)
+    return (time.perf_counter() - begin) * 1000
+
+
+def measure_speed(browser: Any, url: str, repeats: int) -> list[dict[str, Any]]:
+    found = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    for entry in PAGES:
+        for span in RANGES:
+            first_paint(browser, url, entry.name, span)  # the browser's own cache, and the modules of the page
+            paints = [first_paint(browser, url, entry.name, span) for _ in range(repeats)]
+            page = context.new_page()
+            page.goto(f"{url}/{'' if entry is PAGES[0] else entry.name}?range={span}")
+            shown(page, span)
+            changes = [filter_change(page, span) for _ in range(repeats)]
+            page.close()
+            found.append(
+                {
+                    "page": entry.name,
+                    "range": span,
+                    "first_paint_ms": round(median(paints)),
+                    "first_paint_max_ms": round(max(paints)),
+                    "filter_change_ms": round(median(changes)),
+                    "filter_change_max_ms": round(max(changes)),
+                    "load_average": round(os.getloadavg()[0], 1),
+                }
+            )
+            typer.echo(found[-1])
+    context.close()
+    return found
+
+
+def measure_memory(browser: Any, url: str, pid: int, refreshes: int, refresh_s: float) -> dict[str, Any]:
+    """Some tabs are left open while their fragment refreshes; each adds its share."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tabs = []
+    for i in range(TABS):
+        page = context.new_page()
+        entry = PAGES[i % len(PAGES)]
+        page.goto(f"{url}/{'' if entry is PAGES[0] else entry.name}?range=1y")
+        shown(page, "1y")
+        tabs.append(page)
+    time.sleep(10 * refresh_s)
+    readings = [rss_mib(pid)]
+    for _ in range(5):
+        time.sleep(max(refreshes / TABS / 5 * refresh_s, 0))
+        readings.append(rss_mib(pid))
+    context.close()
+    return {"refreshes": refreshes, "first_mib": readings[0], "last_mib": readings[-1], "max_mib": max(readings)}
+
+
+def main(
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    refreshes: Annotated[int, typer.Option(min=0, help="0 leaves memory out.")] = 500,
+    days: Annotated[int, typer.Option(min=40)] = 365,
+    cohorts: Annotated[int, typer.Option(min=16)] = 200,
+    port: Annotated[int, typer.Option()] = 8599,
+    folder: Annotated[Path | None, typer.Option(help="Keep the ledger here, and take one that is there.")] = None,
+    save: Annotated[bool, typer.Option(help="Append to dashboard.csv.")] = False,
+) -> None:
+    """Measure; exit code 1 when a median is over its target."""
+    with tempfile.TemporaryDirectory(prefix="kadence-bench-", ignore_cleanup_errors=True) as scratch:
+        home = folder or Path(scratch)
+        home.mkdir(parents=True, exist_ok=True)
+        begin = time.perf_counter()
+        if (home / "kadence.db").exists():
+            ledger = BenchLedger(f"sqlite:///{home / 'kadence.db'}", home / "prices.yaml", 0, 0)
+        else:
+            ledger = build(home, days=days, cohorts=cohorts, every=2, now=time.time())
+        typer.echo(f"{ledger} in {time.perf_counter() - begin:.0f} s", err=True)
+        with chromium() as browser:
+            with running(ledger, home, port, 3600) as (url, _):
+                speed = measure_speed(browser, url, repeats)
+            memory = {}
+            if refreshes:
+                with running(ledger, home, port, 1) as (url, pid):
+                    memory = measure_memory(browser, url, pid, refreshes, 1)
+                typer.echo(memory)
+    if save:
+        stamp = {
+            "date": datetime.now(UTC).date().isoformat(), "cpu": cpu_name(), "cores": os.cpu_count(),
+            "streamlit": version("streamlit"), "sqlalchemy": version("sqlalchemy"), "cost_hour_rows": ledger.rows,
+        }  # fmt: skip
+        blank = {"refreshes": "", "first_mib": "", "last_mib": "", "max_mib": ""}
+        empty = dict.fromkeys(speed[0], "")
+        lines = [{**stamp, **each, **blank} for each in speed]
+        lines += [{**stamp, **empty, "page": "all", "range": "1y", **memory}] if memory else []
+        append_lines(RESULTS, lines)
+    slow = [
+        each for each in speed if each["first_paint_ms"] > FIRST_PAINT_MS or each["filter_change_ms"] > FILTER_CHANGE_MS
+    ]
+    if slow:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,76 @@
+"""Cohorts over a long time, from the rolled-up bill: a year of them without a look at a single window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor
+
+import sqlalchemy as sa
+
+from controlplane.store.cost_dimensions import DIRECTIONS
+from controlplane.store.cost_models import CostDay, CostHour
+from controlplane.store.cost_pieces import HOUR_S
+from controlplane.store.queries import CohortPoint
+from controlplane.store.rollup import HOURS_PER_DAY
+from controlplane.store.time_range import TimeRange
+
+DAY_S = HOUR_S * HOURS_PER_DAY
+
+
+def rollup_series(
+    engine: sa.Engine,
+    range: TimeRange,
+    bucket_s: int,
+    *,
+    cohorts: Sequence[str] | None = None,
+    model: str | None = None,
+) -> list[CohortPoint]:
+    """As queries.cohort_series, of the hours that the range touches (of its days, where the bucket is whole days).
+
+    tokens_per_s is over the bucket, or the part of it that the range has. The rollups count steps of both kinds
+    together: they are in plain_steps, spec_steps is 0 and acceptance_length None. cohorts: only these; None = all.
+    Raises ValueError when bucket_s is not a whole number of hours.
+    """
+    if bucket_s < HOUR_S or bucket_s % HOUR_S:
+        raise ValueError(f"bucket_s must be a whole number of hours in seconds, not {bucket_s}")
+    table, unit_s = (CostHour, HOUR_S) if bucket_s % DAY_S else (CostDay, DAY_S)
+    c = table.__table__.c
+    unit = c["hour" if table is CostHour else "day"]
+    bucket = (unit // (bucket_s // unit_s)).label("bucket")
+    summed = ("tokens", "steps", "planned_k_steps", "draft_tokens", "accepted_tokens")
+    query = (
+        sa.select(bucket, c.cohort, *(sa.func.sum(c[name]) for name in summed))
+        .where(
+            unit >= floor(range.start / unit_s), unit < ceil(range.end / unit_s), c.direction == DIRECTIONS[1],
+            *(() if cohorts is None else (c.cohort.in_(cohorts),)), *(() if model is None else (c.model == model,)),
+        )
+        .group_by(sa.literal_column("bucket"), c.cohort)
+        .order_by(sa.literal_column("bucket"), c.cohort)
+    )  # fmt: skip
+    with engine.connect() as connection:
+        return [_point(range, bucket_s, *row) for row in connection.execute(query)]
+
+
+def _point(
+    range: TimeRange, bucket_s: int, bucket: int, cohort: str, tokens: int, steps: int, planned: int, drafted: int,
+    accepted: int,
+) -> CohortPoint:  # fmt: skip
+    at = int(bucket) * bucket_s
+    first, last = max(float(at), range.start), min(float(at + bucket_s), range.end)
+    tokens, steps = int(tokens), int(steps)  # PostgreSQL sums bigint to numeric
+    return CohortPoint(
+        at=at,
+        cohort=cohort,
+        emitted_tokens=tokens,
+        spec_steps=0,
+        plain_steps=steps,
+        accepted_tokens=int(accepted),
+        draft_tokens=int(drafted),
+        seconds=last - first,
+        tokens_per_s=tokens / (last - first) if last > first else 0.0,
+        acceptance_length=None,
+        mean_k=int(drafted) / steps if steps else None,
+        planned_k=int(planned) / steps if steps else None,
+        first_at=first,
+        last_at=last,
+    )

@@ -1,0 +1,31 @@
+"""The pages, in the order of the navigation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+PAGES_FOLDER = Path(__file__).with_name("pages")
+
+
+class PageEntry(NamedTuple):
+    """name: of the file and in the URL. icon: a Material symbol. says: the tooltip."""
+
+    name: str
+    title: str
+    icon: str
+    says: str
+
+
+ALL_PAGES = (
+    PageEntry("overview", "Overview", "speed", "What a million tokens costs, how fast they come, what K did for it."),
+    PageEntry("speculation", "Speculation", "timeline", "K and acceptance over time, and why K is what it is."),
+    PageEntry("cost", "Cost", "payments", "The bill by cohort, tenant, model or hour, against budgets; exports."),
+    PageEntry("energy", "Energy", "bolt", "Energy and carbon: power, joules per token, what measured them."),
+    PageEntry("savings", "Savings", "savings", "What speculation saved, with its interval."),
+    PageEntry("what_if", "What-if", "tune", "Other prices, loads or K: what they would cost."),
+    PageEntry("policy", "Policy", "policy", "The policy in force, its revisions, and every decision with its reason."),
+    PageEntry("decisions", "Decisions", "gavel", "Every change of K with its reason. Filter by cohort and reason."),
+)
+
+PAGES = tuple(page for page in ALL_PAGES if (PAGES_FOLDER / f"{page.name}.py").is_file())
