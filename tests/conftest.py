@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
+import yaml
 
 from controlplane.store.engine import database_url, open_database
 from controlplane.store.migrate import current, head, upgrade
 from controlplane.store.tables import Base
 from controlplane.telemetry import CohortWindow, RequestRecord, StepCell, StepCount, WindowId, WorkerWindow
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+GRAFANA_VARIABLES = {"$__rate_interval": "10s", "$__interval": "10s", "$__range": "1m"}
 
 AT = 1_790_000_000.0
 """Unix seconds of the first window: 2026-09-21T14:13:20Z."""
@@ -174,3 +180,46 @@ def make_request_record() -> Callable[..., RequestRecord]:
         return RequestRecord(**{**values, **changes})
 
     return make
+
+
+class DeployedQuery(NamedTuple):
+    """A query in deploy/: the rule, panel or variable that it is of, and what it asks Prometheus."""
+
+    kind: str
+    where: str
+    expr: str
+
+    @property
+    def metrics(self) -> set[str]:
+        """The endpoint's own metrics in it."""
+        return set(re.findall(r"\bkadence_\w+", self.expr))
+
+    @property
+    def recorded(self) -> set[str]:
+        """The recording rules in it."""
+        return set(re.findall(r"\bkadence:[\w:]+", self.expr))
+
+
+@pytest.fixture(scope="session")
+def deployed_queries() -> list[DeployedQuery]:
+    """Every query of the rules and of the dashboard, with Grafana's variables filled in."""
+    found = []
+    for file in ("recording", "alert"):
+        for group in yaml.safe_load((DEPLOY / f"prometheus/{file}.rules.yml").read_text())["groups"]:
+            found += [DeployedQuery(file, rule.get("record") or rule["alert"], rule["expr"]) for rule in group["rules"]]
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/kadence.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            found.append(DeployedQuery("panel", f"{panel['title']} {target['refId']}", target["expr"]))
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            (series,) = re.findall(r"^label_values\((.*), \w+\)$", variable["definition"])
+            found.append(DeployedQuery("variable", variable["name"], series))
+    found += [DeployedQuery("annotation", a["name"], a["expr"]) for a in dashboard["annotations"]["list"]]
+    return [query._replace(expr=_filled(query.expr)) for query in found]
+
+
+def _filled(expr: str) -> str:
+    for name, value in GRAFANA_VARIABLES.items():
+        expr = expr.replace(name, value)
+    return re.sub(r"\$[a-z]+\b", ".*", expr)
