@@ -36,6 +36,7 @@ class Evidence:
     busy_s: float
     idle_s: float
     idle_j: float | None
+    energy_j: float | None
     prefill_s: float
     prefill_positions: int
     windows: int
@@ -110,6 +111,7 @@ def gathered(recent: RecentWindows, policy: Policy | None) -> Evidence | None:
                 machine_s[where] += taken * cell.step_seconds / whole if whole > 0 else 0.0
                 tokens[where] += cell.emitted_tokens
     idle_uj = [each.idle_uj for each in seen if each.idle_uj is not None]
+    energy_uj = [each.window.energy_uj for each in seen if each.window.energy_uj is not None]
     output_s = sum(sum(each.output_ns.values()) for each in seen) / NS
     prefill_s = sum(each.input_ns for each in seen) / NS
     return Evidence(
@@ -119,6 +121,7 @@ def gathered(recent: RecentWindows, policy: Policy | None) -> Evidence | None:
         busy_s=output_s + prefill_s,
         idle_s=sum(each.idle_ns for each in seen) / NS,
         idle_j=sum(idle_uj) / 1e6 if len(idle_uj) == len(seen) else None,
+        energy_j=sum(energy_uj) / 1e6 if len(energy_uj) == len(seen) else None,
         prefill_s=prefill_s,
         prefill_positions=sum(c.prefill_positions for s in seen for c in s.window.cohorts),
         windows=len(seen),

@@ -6,6 +6,7 @@ Only the columns that are needed: no latencies of requests, no tenants.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,7 +21,7 @@ from controlplane.store.recorded import stored_cell
 from controlplane.store.time_range import TimeRange
 from controlplane.telemetry import CohortWindow, LatencyCell, ProfileCell, WindowId, WorkerWindow
 
-WINDOWS, COHORT_ROWS = 240, 5_000
+WINDOWS, COHORT_ROWS = 240, 2_500
 """How many windows are read at most, and how many cohorts' parts of them."""
 
 PROFILE_WINDOWS = 600
@@ -107,7 +108,9 @@ _SAME = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "e
 _WINDOW = ("worker", "epoch", "sequence", "busy_ns", "idle_ns", "idle_uj", "latency", "profile", "tick_at", "busy_s",
            *_SAME)  # fmt: skip
 _PART = ("worker", "epoch", "sequence", "cohort", "attributed_ns", "input_ns", "prefill_positions", "draft_positions",
-         "first_tokens", "cells", "shadow")  # fmt: skip
+         "first_tokens", "cells")  # fmt: skip
+
+_NO_SHADOW = (None, "null", "[]")
 
 _Key = tuple[str, int, int]
 
@@ -121,7 +124,10 @@ def _parts(
 ) -> tuple[dict[_Key, list[Mapping[Any, Any]]], bool]:
     """The cohorts' parts by window, newest first, and whether there are more of them than `at_most`."""
     query = (
-        sa.select(*(getattr(WindowCohort, name) for name in _PART))
+        # Hardly a row has a shadow: as text, most need not be decoded.
+        sa.select(
+            *(getattr(WindowCohort, name) for name in _PART), sa.cast(WindowCohort.shadow, sa.Text).label("shadow")
+        )
         .join_from(Window, WindowCohort)
         .where(*within, Window.model == model)
         .order_by(Window.started_at.desc(), Window.worker, Window.epoch, Window.sequence)
@@ -154,7 +160,7 @@ def _seen(row: Mapping[Any, Any], parts: list[Mapping[Any, Any]]) -> SeenWindow:
             part["prefill_positions"],
             part["draft_positions"],
             part["first_tokens"],
-            shadow=tuple(map(stored_cell, part["shadow"] or ())),
+            shadow=() if part["shadow"] in _NO_SHADOW else tuple(map(stored_cell, json.loads(part["shadow"]))),
         )
         for part in sorted(parts, key=lambda part: str(part["cohort"]))
     )
