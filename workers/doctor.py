@@ -61,6 +61,7 @@ def examine(settings: Settings) -> list[Check]:
         "database": partial(check_database, settings.database_url),
         "alerts": partial(check_alerts, settings.database_url),
         "policy": partial(check_policy, settings.policy),
+        "keys": partial(check_keys, settings),
         "prices": partial(check_prices, settings.prices),
         "energy": partial(check_energy, settings, device),
         "port": partial(check_port, "port", settings.host, settings.port, "/v1/models", "kadence serve"),
@@ -212,6 +213,22 @@ def check_policy(path: Path) -> Check:
         more = f" (and {len(others)} more)" if others else ""
         return Check("policy", False, f"{first}{more}", f"kadence policy check {path}")
     return Check("policy", True, f"{path}: {len(policy.cohorts)} cohorts", "; ".join(policy.warnings))
+
+
+def check_keys(settings: Settings) -> Check:
+    """Whether API keys are in force, and whether each leads somewhere."""
+    from controlplane.policy import PolicyError, load_policy
+    from workers.key_report import MAKE_ONE, report_keys
+
+    try:
+        cohorts = [cohort.name for cohort in load_policy(settings.policy).cohorts]
+    except (PolicyError, OSError):  # check_policy says what is wrong with it
+        cohorts = []
+    report = report_keys(settings, cohorts)
+    if report.are_in_force and not report.valid:
+        return Check("keys", False, f"{report.said}: nobody is served", MAKE_ONE)
+    lost = ", ".join(report.lost) if cohorts else ""
+    return Check("keys", True, report.said, f"{lost}: bound to a cohort that the policy does not have" if lost else "")
 
 
 def check_prices(path: Path) -> Check:

@@ -47,6 +47,9 @@ def up(settings: Settings) -> None:
 
 def _run(settings: Settings, with_dashboard: bool) -> None:
     policy_text = _check(settings, with_dashboard)
+    from workers.key_report import MAKE_ONE, report_keys
+
+    keys = report_keys(settings)
     stop = _stop_on_signals()
     with contextlib.ExitStack() as stack:
         started = time.monotonic()
@@ -56,6 +59,8 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model}, drafter {settings.drafter})")
         if dashboard is not None:
             console.print(f"[bold]dashboard[/]  {settings.dashboard_url}")
+        make_one = "" if keys.valid else f" (make one: {MAKE_ONE})"
+        console.print(f"[bold]keys[/]       {keys.said}{make_one}", soft_wrap=True)
         hint = f"ready in {took:.0f} s; try: kadence load --url {settings.url}   (Ctrl-C stops everything)"
         console.print(hint, soft_wrap=True)
         while not stop.wait(SUPERVISE_S):

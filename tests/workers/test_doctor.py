@@ -1,14 +1,19 @@
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.alerts import Alert
+from controlplane.keys.ring import ApiKey
+from controlplane.keys.secret import RANDOM_BYTES, make
 from controlplane.settings import Settings, load_settings
+from controlplane.store.api_keys import add_key
 from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.migrate import upgrade
@@ -230,3 +235,37 @@ def test_an_active_alert_is_a_finding_with_the_way_to_clear_it(sqlite_ledger_url
 
 def test_without_a_ledger_there_can_be_no_alert(tmp_path: Path) -> None:
     assert doctor.check_alerts(f"sqlite:///{tmp_path}/none.db").ok
+
+
+def make_key(url: str, name: str = "team", **changes: Any) -> None:
+    new = make(os.urandom(RANDOM_BYTES))
+    engine = open_database(url)
+    add_key(engine, ApiKey(new.id, name, new.digest, tenant=name, **changes), "")
+    engine.dispose()
+
+
+def test_it_says_whether_keys_are_in_force(settings: Settings) -> None:
+    assert doctor.check_keys(settings) == Check("keys", True, "none yet; clients on this machine need none, others do")
+    upgrade(settings.database_url)
+    make_key(settings.database_url)
+    assert doctor.check_keys(settings).detail == "1 valid; every client needs one, since keys were made"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"host": "0.0.0.0"}, "0.0.0.0 is not loopback"), ({"require_keys": "always"}, "require_keys is always")],
+)
+def test_keys_that_are_wanted_and_not_there_are_a_problem(
+    settings: Settings, changes: dict[str, str], why: str
+) -> None:
+    check = doctor.check_keys(settings.model_copy(update=changes))
+    assert (check.ok, check.detail) == (False, f"none yet; every client needs one, since {why}: nobody is served")
+    assert check.fix == "kadence keys create NAME"
+
+
+def test_a_key_that_is_bound_to_no_cohort_of_the_policy_is_named(settings: Settings) -> None:
+    upgrade(settings.database_url)
+    make_key(settings.database_url, "lost", cohort="gone")
+    make_key(settings.database_url, "fine", cohort="default")
+    check = doctor.check_keys(settings)
+    assert (check.ok, check.fix) == (True, "lost: bound to a cohort that the policy does not have")

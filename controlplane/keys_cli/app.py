@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from controlplane.keys_cli.shown import key_json, key_line
 from controlplane.policy_cli.common import WRONG_USE, AsJson, stop
 from controlplane.policy_cli.records import Config, DatabaseUrl, ledger
 
@@ -51,10 +52,13 @@ def create(
     from dataclasses import replace
 
     from controlplane.keys.ring import KeyLimits
+    from controlplane.keys.secret import is_meant_as_key
     from controlplane.store.api_keys import add_key
 
     if not NAME.fullmatch(name):
         stop(f"NAME: {name[:80]!r} is not up to 64 letters, digits and . _ -", as_json, WRONG_USE)
+    if is_meant_as_key(name):
+        stop("NAME: a name must not begin as a key's text does, kd- or kda-", as_json, WRONG_USE)
     limits = KeyLimits(requests_per_minute, tokens_per_minute, max_concurrent)
     bound = {"--tenant": tenant, "--cohort": cohort, "a limit": None if limits == KeyLimits() else limits}
     wrong = next((what for what, value in bound.items() if admin and value is not None), None)
@@ -163,50 +167,6 @@ def revoke(
         typer.echo(json.dumps({"ok": True, **key_json(key, time.time())}))
     else:
         typer.echo(f"{name}: revoked; endpoints refuse it within 2 seconds")
-
-
-def key_json(key: ApiKey, now: float) -> dict[str, Any]:
-    """A key for programs, without its digest."""
-    return {
-        "name": key.name,
-        "id": key.id,
-        "kind": "admin" if key.is_admin else "inference",
-        "state": key.rejection(now) or "valid",
-        "tenant": key.tenant,
-        "cohort": key.cohort,
-        "requests_per_minute": key.limits.requests_per_minute,
-        "tokens_per_minute": key.limits.tokens_per_minute,
-        "max_concurrent": key.limits.max_concurrent,
-        "note": key.note,
-        "created_at": key.created_at,
-        "created_by": key.created_by,
-        "expires_at": key.expires_at,
-        "ends_at": key.ends_at,
-    }
-
-
-def key_line(key: ApiKey, now: float) -> str:
-    """A key for a person, in one line."""
-    from controlplane.store.time_range import iso
-
-    said: list[str] = [key.rejection(now) or "valid"]
-    if key.is_admin:
-        said.append("admin")
-    if key.tenant not in (None, key.name):
-        said.append(f"tenant {key.tenant}")
-    if key.cohort is not None:
-        said.append(f"cohort {key.cohort}")
-    limits = (
-        (key.limits.requests_per_minute, "requests/min"),
-        (key.limits.tokens_per_minute, "tokens/min"),
-        (key.limits.max_concurrent, "at once"),
-    )
-    said += [f"{limit} {what}" for limit, what in limits if limit is not None]
-    if key.expires_at is not None:
-        said.append(f"{'expired' if now >= key.expires_at else 'expires'} {iso(key.expires_at)}")
-    if key.ends_at is not None:
-        said.append(f"{'ended' if now >= key.ends_at else 'ends'} {iso(key.ends_at)}")
-    return f"{key.name}  {key.id}  {', '.join(said)}"
 
 
 def _fresh(name: str, is_admin: bool) -> tuple[str, ApiKey]:
