@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
-import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers.api_errors import ApiError
+from workers.request_identity import HEADER, request_id_of
 
 _log = logging.getLogger(__name__)
-_SANE_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
 class RequestIdentity:
@@ -27,8 +25,7 @@ class RequestIdentity:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _SANE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+        request_id = request_id_of(Headers(scope=scope).get(HEADER, ""))
         scope.setdefault("state", {}).update(request_id=request_id, received_at=time.time())
         has_started = False
 
@@ -37,7 +34,7 @@ class RequestIdentity:
             if message["type"] == "http.response.start":
                 has_started = True
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started) * 1000))
             await send(message)
 

@@ -79,9 +79,9 @@ def score_prompt(request: EngineRequest) -> tuple[TokenLogprob | None, ...]:
 class ScriptedBackend:
     """Says `reply`, in rounds of (drafted, accepted) as in `rounds`, up to its end or max_tokens.
 
-    reply_to: what one request is told instead. logprobs: made up from a token's id (`made_up_logprob`).
-    refusal: raised instead of the first chunk. slow: indexes of requests whose first chunk never comes. failure: raised (or, as a string, sent as a chunk's error) after
-    `chunks_before`; stalls: waits for ever there instead.
+    reply_to: what one request is told instead. slow: indexes of the requests that wait for ever. Log-probabilities are
+    made up (`made_up_logprob`). refusal: raised instead of the first chunk. failure: raised (or, as a string, sent as a
+    chunk's error) after `chunks_before`; stalls: waits for ever there instead.
     """
 
     reply: str = "Hello 🎉 wörld, this is a reply."

@@ -38,7 +38,8 @@ def test_the_model_is_listed_and_can_be_asked_for(ask: Ask, backend: Any) -> Non
     backend.model_id = "org/tiny-model"
     (card,) = ask("GET", "/v1/models").json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == ("org/tiny-model", "model", 200)
-    assert ask("GET", "/v1/models/org/tiny-model").json() == card
+    alone = ask("GET", "/v1/models/org/tiny-model").json()
+    assert alone == {**card, "created": alone["created"]}  # each question has an endpoint of its own here
 
 
 def test_the_version_is_that_of_the_package(ask: Ask) -> None:
