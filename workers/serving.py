@@ -134,7 +134,9 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
 
     from workers.controller_actor import start_controller, stop_controller
     from workers.deployment import build_app
+    from workers.request_identity import PROXY_CALLBACK
 
+    os.environ.update(PROXY_CALLBACK)  # Ray's processes, its proxies among them, inherit it
     for noisy in ("ray.serve", "ray._private.authentication"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     ray.init(
