@@ -51,7 +51,9 @@ def identify(name: str, folder: Path, cache: Path) -> TargetIdentity:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCard:
-    """What drafter.json says. depth: positions it was taught. shape: of the kind's model. The rest is for people."""
+    """What drafter.json says. depth: positions it was taught. shape: of the kind's model. trees: parents of the best
+    tree by number of nodes, from `kadence train evaluate`. The rest is for people.
+    """
 
     kind: Kind
     target: TargetIdentity
@@ -59,6 +61,7 @@ class DrafterCard:
     shape: Mapping[str, Any]
     recipe: Mapping[str, Any] = field(default_factory=dict)
     acceptance: Mapping[str, Any] = field(default_factory=dict)
+    trees: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_drafter(
@@ -68,6 +71,11 @@ def save_drafter(
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: t.detach().to(torch.bfloat16).contiguous() for name, t in tensors.items()}
     save_file({**stored, VOCABULARY: vocabulary.to(torch.int32)}, folder / "model.safetensors")
+    write_card(folder, card)
+
+
+def write_card(folder: Path, card: DrafterCard) -> None:
+    """drafter.json, anew."""
     said = json.dumps({"format": FORMAT, **asdict(card)}, indent=2)
     (folder / "drafter.json").write_text(said + "\n", encoding="utf-8")
 

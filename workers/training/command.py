@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from workers.proposers.drafter_folder import Kind
-from workers.training.run import Order, Outcome, Report
+from workers.training.evaluate_command import evaluate_command
+from workers.training.plots import MISSING, can_plot, plot_training
+from workers.training.progress import Bars
+from workers.training.run import Order, Outcome
+from workers.training.tables import acceptance_table
 
 train_app = typer.Typer(no_args_is_help=True, help="Train drafters for a model on its own answers.")
 
@@ -60,6 +61,7 @@ for _kind, _help in (
     ("medusa", "Residual heads over the target's last hidden state."),
 ):
     train_app.command(_kind, help=_help)(_command(cast("Kind", _kind)))
+train_app.command("evaluate")(evaluate_command)
 
 
 def _run(
@@ -89,12 +91,16 @@ def _run(
     order = Order(
         kind, folder, model, cache, out, asked, recipe, budget_s, processes=physical_cores(), seeds=(seed + 1,)
     )
-    with _Bars() as bars:
+    with Bars() as bars:
         outcome = train_drafter(order, bars)
+    if can_plot():
+        plot_training(out)
+    else:
+        typer.echo(f"kadence: {MISSING}", err=True)
     if as_json:
         typer.echo(json.dumps(result(outcome, out)))
     else:
-        Console().print(table(outcome))
+        Console().print(acceptance_table(outcome.card, outcome.acceptance))
 
 
 def seconds(text: str) -> float:
@@ -120,47 +126,3 @@ def result(outcome: Outcome, out: Path) -> dict[str, object]:
         "recipe": dict(card.recipe),
         "domains": dict(card.acceptance),
     }
-
-
-def table(outcome: Outcome) -> Table:
-    """Tokens a step and acceptance by position, a row for each domain and mode."""
-    made = Table(title=f"{outcome.card.kind} for {outcome.card.target.name}, held-out prompts")
-    for name in ("domain", "mode", "acceptance by position", "tokens a step at K", "repeated 8-grams"):
-        made.add_column(name)
-    for domain, modes in outcome.acceptance.items():
-        for mode, sums in sorted(modes.items()):
-            positions = " ".join(f"{each:.2f}" for each in sums.by_position)
-            lengths = " ".join(f"{k}: {sums.emitted[k] / steps:.2f}" for k, steps in sums.steps.items() if steps)
-            made.add_row(domain, mode, positions, lengths, f"{sums.loops / max(sums.answers, 1):.0%}")
-    return made
-
-
-class _Bars(Report):
-    """A bar a stage on a terminal, a line a stage elsewhere."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total}"))
-        console = Console(stderr=True)
-        self._bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-        self._is_terminal = console.is_terminal
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> _Bars:
-        if self._is_terminal:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    def stage(self, name: str, total: int) -> None:
-        if self._is_terminal:
-            self._task = self._bars.add_task(name, total=total or None)
-        else:
-            print(f"kadence: {name}" + (f" ({total})" if total else ""), file=sys.stderr, flush=True)
-
-    def advance(self, by: int, text: str = "") -> None:
-        if self._task is not None:
-            self._bars.advance(self._task, by)
-            if text:
-                self._bars.update(self._task, description=text)

@@ -15,7 +15,7 @@ from workers.training.batches import TrainingBatch
 from workers.training.features import Example
 from workers.training.objective import GREEDY_BELOW, Objective
 from workers.training.ranks import RANKS
-from workers.training.walk import conditional_acceptance, repeated_share, walk
+from workers.training.walk import conditional_acceptance, in_loop, repeated_share, walk
 
 CHAINS = (1, 2, 3, 4, 6, 8)
 """K of the chains whose tokens a step are reported."""
@@ -26,10 +26,13 @@ SEED = 0
 
 @dataclass(slots=True)
 class Acceptance:
-    """Sums over the answers of one domain and mode. kept, reached: drafts by position. loops: their shares."""
+    """Sums over the answers of one domain and mode. kept, reached: drafts by position; fresh: [kept, reached] of all
+    positions where the text does not repeat itself. loops: shares of repeated 8-grams.
+    """
 
     kept: list[float]
     reached: list[float]
+    fresh: list[float] = field(default_factory=lambda: [0.0, 0.0])
     emitted: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     steps: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     loops: float = 0.0
@@ -40,11 +43,18 @@ class Acceptance:
         """Conditional acceptance of each position that any draft reached."""
         return [kept / reached for kept, reached in zip(self.kept, self.reached, strict=True) if reached]
 
+    @property
+    def without_loops(self) -> float | None:
+        """Drafts kept over drafts examined where the text does not repeat itself, all positions together."""
+        kept, reached = self.fresh
+        return kept / reached if reached else None
+
     def report(self) -> dict[str, object]:
         """As `train evaluate --json` gives it."""
         return {
             "acceptance_by_position": [round(each, 4) for each in self.by_position],
             "acceptance_length": {k: round(self.emitted[k] / steps, 4) for k, steps in self.steps.items() if steps},
+            "acceptance_without_loops": None if self.without_loops is None else round(self.without_loops, 4),
             "repeated_8gram_share": round(self.loops / self.answers, 4) if self.answers else None,
             "answers": self.answers,
         }
@@ -115,18 +125,29 @@ def acceptance_of(answers: Iterable[JudgedAnswer], depth: int) -> dict[str, dict
     for each in answers:
         counts = conditional_acceptance(each.kept, each.taught)
         tokens = each.answer.token_ids
+        fresh = conditional_acceptance(each.kept, each.taught & ~_drafted_in_loop(tokens, each.kept.shape))
         walks = {k: walk(each.kept, k, len(tokens), rng) for k in CHAINS if k <= depth}
         for domain in (each.answer.question.domain, ALL):
             sums = found[domain].setdefault(each.mode, Acceptance([0.0] * depth, [0.0] * depth))
             for position, (k, r) in enumerate(counts):
                 sums.kept[position] += k
                 sums.reached[position] += r
+            for k, r in fresh:
+                sums.fresh[0] += k
+                sums.fresh[1] += r
             for k, (emitted, steps) in walks.items():
                 sums.emitted[k] += emitted
                 sums.steps[k] += steps
             sums.loops += repeated_share(tokens)
             sums.answers += 1
     return {domain: dict(found[domain]) for domain in sorted(found)}
+
+
+def _drafted_in_loop(tokens: Sequence[int], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """[depth, anchors]: whether the text repeats itself at the token that the draft there is for."""
+    repeats = np.zeros(shape[1] + shape[0] + 1, dtype=bool)
+    repeats[: len(tokens)] = in_loop(tokens)
+    return np.stack([repeats[1 + depth : 1 + depth + shape[1]] for depth in range(shape[0])])
 
 
 def summary(acceptance: dict[str, dict[str, Acceptance]], k: int) -> dict[str, float]:

@@ -64,6 +64,16 @@ class FeatureFile:
         return Example(answer, token_ids, rows[:, :-1], rows[:, -1], len(prompt))
 
 
+def find_features(store: Path, answers: Sequence[Answer], layers: Sequence[int]) -> FeatureFile | None:
+    """A file among those in `store` that has all the answers and these layers, None where there is none."""
+    keys = {answer.key for answer in answers}
+    for meta in sorted(store.glob("features-*/features.json")):
+        said = json.loads(meta.read_text())
+        if said["layers"] == list(layers) and keys <= said["starts"].keys():
+            return FeatureFile(meta.parent, answers)
+    return None
+
+
 def store_features(
     folder: Path,
     answers: Sequence[Answer],

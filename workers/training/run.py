@@ -25,6 +25,7 @@ from workers.training.loop import Progress, Recipe, train
 from workers.training.medusa import MedusaObjective
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
+from workers.training.report import Report
 from workers.training.vocabulary import DRAFT_VOCABULARY, draft_vocabulary
 
 DEPTH = {"eagle": 4, "medusa": 4}
@@ -64,16 +65,6 @@ class Outcome:
     card: DrafterCard
     acceptance: dict[str, dict[str, Acceptance]]
     trained_tokens: int
-
-
-class Report:
-    """What is told while it runs; every method may be overridden."""
-
-    def stage(self, name: str, total: int) -> None:
-        """Another part of the work begins, of that many steps (answers, tokens, optimiser steps)."""
-
-    def advance(self, by: int, text: str = "") -> None:
-        """Some of it is done."""
 
 
 def train_drafter(order: Order, report: Report) -> Outcome:

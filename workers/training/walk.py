@@ -43,6 +43,17 @@ def walk(kept: NDArray[np.float64], k: int, tokens: int, rng: np.random.Generato
     return emitted, steps
 
 
+def in_loop(token_ids: Sequence[int], n: int = NGRAM) -> NDArray[np.bool_]:
+    """[tokens]: whether the n-gram that ends there was in the text before."""
+    seen: set[tuple[int, ...]] = set()
+    found = np.zeros(len(token_ids), dtype=bool)
+    for end in range(n, len(token_ids) + 1):
+        gram = tuple(token_ids[end - n : end])
+        found[end - 1] = gram in seen
+        seen.add(gram)
+    return found
+
+
 def repeated_share(token_ids: Sequence[int], n: int = NGRAM) -> float:
     """Share of the text's n-grams that it had already: how much of it is a loop. 0 where it is shorter than n."""
     grams = Counter(tuple(token_ids[i : i + n]) for i in range(len(token_ids) - n + 1))

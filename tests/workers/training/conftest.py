@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workers.training.answers import Answer, Question
 from workers.training.features import FeatureFile, store_features
+from workers.training.loop import Recipe
 from workers.training.objective import Teacher
+from workers.training.prompts import Prompt
+from workers.training.run import Order
 from workers.training.vocabulary import draft_vocabulary
 
 VOCAB, HIDDEN, LENGTH, PROMPT, ANSWERS = 32, 32, 24, 6, 64
@@ -77,3 +84,24 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
         answers.append(Answer(f"{i}", question, tuple(text[PROMPT:length])))
     features = store_features(tmp_path_factory.mktemp("features"), answers, model, LAYERS)
     return Lesson(model, answers, features, Teacher.of(model, draft_vocabulary(answers, 24, VOCAB)), lengths)
+
+
+def order_in(tmp_path: Path) -> Order:
+    """A tiny target in a folder, and eight prompts."""
+    folder = tmp_path / "target"
+    tiny_target().save_pretrained(folder)
+    backend = Tokenizer(WordLevel({f"t{n}": n for n in range(VOCAB)}, unk_token="t0"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="t2")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    prompts = [Prompt("cycle", f"t{n} t{n + 3}", n % 4 == 0) for n in range(3, 11)]
+    recipe = Recipe(steps=6, batch_size=2)
+    return Order(
+        "eagle", folder, "tiny", tmp_path / "cache" / "models", tmp_path / "out", prompts, recipe, 300.0, 1, 12
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny_order(tmp_path_factory: pytest.TempPathFactory) -> Order:
+    return order_in(tmp_path_factory.mktemp("order"))

@@ -7,18 +7,14 @@ import json
 import pytest
 import torch
 import typer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
 
-from tests.workers.training.conftest import HIDDEN, VOCAB, tiny_target
+from tests.workers.training.conftest import HIDDEN, VOCAB, order_in
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.drafter_folder import TargetIdentity, load_eagle
 from workers.training.command import result, seconds
-from workers.training.loop import Recipe
 from workers.training.prompts import Prompt, limited
-from workers.training.run import Order, Report, train_drafter
+from workers.training.report import Report
+from workers.training.run import train_drafter
 
 
 class Told(Report):
@@ -36,19 +32,7 @@ class Told(Report):
 
 @pytest.fixture
 def order(tmp_path):
-    """A tiny target in a folder, and eight prompts."""
-    folder = tmp_path / "target"
-    tiny_target().save_pretrained(folder)
-    backend = Tokenizer(WordLevel({f"t{n}": n for n in range(VOCAB)}, unk_token="t0"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="t2")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    prompts = [Prompt("cycle", f"t{n} t{n + 3}", n % 4 == 0) for n in range(3, 11)]
-    recipe = Recipe(steps=6, batch_size=2)
-    return Order(
-        "eagle", folder, "tiny", tmp_path / "cache" / "models", tmp_path / "out", prompts, recipe, 300.0, 1, 12
-    )
+    return order_in(tmp_path)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from workers.training.objective import kept_probability
-from workers.training.walk import conditional_acceptance, repeated_share, walk
+from workers.training.walk import conditional_acceptance, in_loop, repeated_share, walk
 
 NEVER = np.zeros((3, 10))
 ALWAYS = np.ones((3, 10))
@@ -57,3 +57,9 @@ def test_a_greedy_token_is_kept_if_it_is_the_drafts_own() -> None:
     vocabulary, draft, target = torch.tensor([0, 2]), torch.tensor([[0.0, 1.0]]), torch.zeros(1, 3)
     kept = [kept_probability(draft, target, torch.tensor([token]), vocabulary, 0.0).item() for token in range(3)]
     assert kept == [0.0, 0.0, 1.0]
+
+
+def test_a_token_is_in_a_loop_where_the_last_eight_were_there_before() -> None:
+    text = [*range(10), *range(10)]
+    assert in_loop(text).tolist() == [False] * 17 + [True] * 3
+    assert not in_loop(range(5)).any()

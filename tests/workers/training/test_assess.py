@@ -1,0 +1,110 @@
+"""A drafter's folder is judged on held-out prompts, its trees are stored in it, and its costs become speed-ups."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from controlplane.telemetry import ProfileCell
+from workers.proposers.drafter_folder import DrafterError, read_card
+from workers.training.assess import Assessment, AssessmentOrder, assess_drafter
+from workers.training.evaluate import Acceptance
+from workers.training.plots import plot_evaluation, plot_training
+from workers.training.report import Report
+from workers.training.run import Order, train_drafter
+from workers.training.step_cost import StepCost, drafting_share, measure_steps, speed_ups, step_cost
+from workers.training.tables import acceptance_table, cost_table, tree_depth, tree_table
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_order: Order) -> Iterator[Order]:
+    before = torch.get_num_threads()
+    train_drafter(tiny_order, Report())
+    yield tiny_order
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def assessment(trained: Order) -> Assessment:
+    order = AssessmentOrder(trained.out, trained.folder, trained.name, trained.cache, trained.prompts, 1, 12)
+    return assess_drafter(order, Report())
+
+
+def test_all_held_out_answers_are_judged_greedy_and_sampled(assessment: Assessment) -> None:
+    assert assessment.answers == 4
+    assert assessment.acceptance["all"].keys() == {"greedy", "t0.7"}
+
+
+def test_its_trees_are_stored_in_its_folder(trained: Order, assessment: Assessment) -> None:
+    stored = read_card(trained.out).trees
+    assert {int(nodes): tuple(parents) for nodes, parents in stored.items()} == {
+        nodes: worth.parents for nodes, worth in assessment.trees.items()
+    }
+
+
+def test_without_a_held_out_prompt_there_is_nothing_to_judge_by(trained: Order) -> None:
+    taught = [p for p in trained.prompts if not p.held_out]
+    order = AssessmentOrder(trained.out, trained.folder, trained.name, trained.cache, taught, 1, 12)
+    with pytest.raises(ValueError, match="held-out"):
+        assess_drafter(order, Report())
+
+
+def test_a_folder_without_a_drafter_is_refused_before_anything_is_computed(trained: Order, tmp_path: Path) -> None:
+    order = AssessmentOrder(tmp_path, trained.folder, trained.name, trained.cache, trained.prompts, 1, 12)
+    with pytest.raises(DrafterError, match=r"drafter\.json"):
+        assess_drafter(order, Report())
+
+
+def test_steps_of_the_engine_are_measured_with_the_drafter_in_it(trained: Order) -> None:
+    costs = measure_steps(str(trained.folder), f"eagle:{trained.out}", trained.cache, (2,), 1, 0.2)
+    assert [cost.k for cost in costs] == [0, 2]
+    assert costs[1].draft_seconds > 0
+
+
+def test_curves_and_figures_become_pictures(trained: Order, assessment: Assessment, tmp_path: Path) -> None:
+    made = [*plot_training(trained.out), plot_evaluation(tmp_path / "evaluation.png", assessment.acceptance)]
+    assert [path.name for path in made] == ["loss.png", "acceptance.png", "evaluation.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in made)
+
+
+def test_of_a_folder_without_curves_there_is_no_picture(tmp_path: Path) -> None:
+    assert plot_training(tmp_path) == []
+
+
+def test_the_curves_have_every_position(trained: Order) -> None:
+    with (trained.out / "loss.csv").open(newline="") as file:
+        assert {row["position"] for row in csv.DictReader(file)} == {"0", "1", "2", "3"}
+
+
+def test_tables_have_a_row_for_each_domain_mode_and_tree(assessment: Assessment) -> None:
+    assert acceptance_table(assessment.card, assessment.acceptance).row_count == 4
+    assert tree_table(assessment.trees, assessment.acceptance).row_count == len(assessment.trees)
+    assert cost_table([StepCost(0, 0.02, 0.0), StepCost(2, 0.022, 0.002)], assessment.acceptance).row_count == 2
+
+
+COSTS = [step_cost(ProfileCell(1, 0, 256, 0.020, 0.0)), step_cost(ProfileCell(1, 4, 256, 0.025, 0.004))]
+
+
+def test_drafting_is_held_against_a_step_without_it() -> None:
+    assert drafting_share(COSTS) == {4: pytest.approx(0.05)}
+
+
+def test_a_speed_up_is_tokens_a_step_over_what_the_step_takes_longer() -> None:
+    sums = Acceptance([], [])
+    sums.emitted[4], sums.steps[4] = 250, 100
+    assert speed_ups(sums, COSTS) == {4: pytest.approx(2.5 * 20 / 25)}
+
+
+def test_without_a_plain_step_there_is_nothing_to_hold_it_against() -> None:
+    assert (drafting_share(COSTS[1:]), speed_ups(Acceptance([], []), COSTS[1:])) == ({}, {})
+
+
+@pytest.mark.parametrize(("parents", "depth"), [((), 0), ((-1, -1), 1), ((-1, 0, 1, -1), 3)])
+def test_the_depth_of_a_tree_is_that_of_its_longest_path(parents: tuple[int, ...], depth: int) -> None:
+    assert tree_depth(parents) == depth

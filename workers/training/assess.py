@@ -1,0 +1,117 @@
+"""Judge a drafter's folder on held-out prompts: acceptance by position and by rank, and the trees that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from workers.proposers.drafter_folder import (
+    DrafterCard,
+    TargetIdentity,
+    identify,
+    load_eagle,
+    load_medusa,
+    read_card,
+    write_card,
+)
+from workers.training.answers import Answer
+from workers.training.eagle import EagleObjective
+from workers.training.evaluate import Acceptance, acceptance_of, judged
+from workers.training.features import FeatureFile, feature_layers, find_features, store_features
+from workers.training.generate import generate, questions
+from workers.training.medusa import MedusaObjective
+from workers.training.objective import Objective, Teacher
+from workers.training.prompts import Prompt
+from workers.training.report import Report
+from workers.training.trees import TreeWorth, rank_acceptance, tree_worths
+
+EAGLE_DEPTH = 8
+"""An EAGLE drafter may go on beyond the positions that it was taught; how far that carries is seen here."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssessmentOrder:
+    """What is to be judged. drafter: its folder. target: the target's folder, and its name. cache: of models and
+    answers. seeds: of sampled answers.
+    """
+
+    drafter: Path
+    target: Path
+    name: str
+    cache: Path
+    prompts: Sequence[Prompt]
+    processes: int
+    max_tokens: int = 256
+    seeds: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """card: as stored now, with its trees. ranks: [depth, RANKS], conditional acceptance over all answers."""
+
+    card: DrafterCard
+    acceptance: dict[str, dict[str, Acceptance]]
+    ranks: NDArray[np.float64]
+    trees: dict[int, TreeWorth]
+    answers: int
+
+
+def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
+    """The drafter's figures; its trees are stored in its folder. Raises DrafterError, RuntimeError or ValueError."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    target = identify(order.name, order.target, order.cache)
+    read_card(order.drafter)
+    held_out = [prompt for prompt in order.prompts if prompt.held_out]
+    wanted = questions(held_out, AutoTokenizer.from_pretrained(order.target), order.max_tokens, order.seeds)
+    if not wanted:
+        raise ValueError("--prompts has no held-out prompt to judge by; mark some with `held_out`: true")
+    store = order.cache.parent / "training" / target.weights[:16]
+    report.stage("answers", len(wanted))
+    told = lambda done, tokens: report.advance(done)  # noqa: E731
+    answers = generate(order.target, target.weights, wanted, store / "answers", order.processes, told)
+    model = AutoModelForCausalLM.from_pretrained(order.target, dtype=torch.bfloat16).train(False)
+    torch.set_num_threads(order.processes)
+    features = _features(store, answers, model, report)
+    objective, card = _objective(order.drafter, target, model)
+    del model
+    report.stage("evaluation", len(answers))
+    found = []
+    for each in judged(objective, (features[i] for i in range(len(features))), by_rank=True):
+        found.append(each)
+        report.advance(1)
+    acceptance = acceptance_of(found, objective.depth)
+    trees = tree_worths(found)
+    card = replace(
+        card,
+        acceptance={
+            domain: {mode: sums.report() for mode, sums in modes.items()} for domain, modes in acceptance.items()
+        },
+        trees={str(nodes): list(worth.parents) for nodes, worth in trees.items()},
+    )
+    write_card(order.drafter, card)
+    return Assessment(card, acceptance, rank_acceptance(found), trees, len(found))
+
+
+def _features(store: Path, answers: Sequence[Answer], model: Any, report: Report) -> FeatureFile:
+    layers = feature_layers(model.config.num_hidden_layers)
+    there = find_features(store, answers, layers)
+    if there is not None:
+        return there
+    report.stage("features", sum(len(a.question.prompt_token_ids) + len(a.token_ids) for a in answers))
+    return store_features(store / "features-held-out", answers, model, layers, report.advance)
+
+
+def _objective(folder: Path, target: TargetIdentity, model: Any) -> tuple[Objective, DrafterCard]:
+    kind = read_card(folder).kind
+    if kind == "medusa":
+        heads, vocabulary, card = load_medusa(folder, target)
+        return MedusaObjective(heads.float(), Teacher.of(model, vocabulary)), card
+    layer, vocabulary, card = load_eagle(folder, target)
+    return EagleObjective(layer.float(), Teacher.of(model, vocabulary), max(EAGLE_DEPTH, card.depth)), card

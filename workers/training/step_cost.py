@@ -1,0 +1,69 @@
+"""What drafting costs on this machine: steps of the real engine with the drafter attached, one sequence, by K."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.policy import parse_policy
+from controlplane.settings import load_settings
+from controlplane.telemetry import ProfileCell
+from workers.build import build_engine
+from workers.latency_profile import LatencyProfile, StepSize
+from workers.training.evaluate import Acceptance
+
+CONTEXT = 256
+POLICY = (
+    "version: 1\ncohorts: [{name: all, match: {}, speculation: {tuner: fixed, ladder: [0], start: 0, fallback: 0}}]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """A step of one sequence. seconds: of all of it, draft_seconds: of drafting k tokens in it."""
+
+    k: int
+    seconds: float
+    draft_seconds: float
+
+
+def measure_steps(
+    model: str, drafter: str, cache: Path, ks: Sequence[int], threads: int, budget_s: float
+) -> list[StepCost]:
+    """Medians of interleaved steps, K = 0 first; sizes that the drafter cannot fill are left out.
+
+    drafter: as `--drafter` takes it. Raises as `build_engine`.
+    """
+    settings = load_settings(model=model, drafter=drafter, model_cache=cache, threads=threads, max_sequences=1)
+    engine, _ = build_engine(settings, parse_policy(POLICY), "evaluate")
+    try:
+        sizes = [StepSize(1, k, CONTEXT) for k in sorted({0, *ks})]
+        profile = LatencyProfile(sizes, engine.rehearse, budget_s)
+        while profile.advance():
+            pass
+    finally:
+        if engine.energy is not None:
+            engine.energy.stop()
+    return [step_cost(cell) for cell in profile.cells]
+
+
+def step_cost(cell: ProfileCell) -> StepCost:
+    return StepCost(cell.k, cell.seconds, cell.draft_seconds)
+
+
+def drafting_share(costs: Sequence[StepCost]) -> dict[int, float]:
+    """By K: seconds of drafting one token over those of a step without drafting."""
+    plain = next((cost.seconds for cost in costs if cost.k == 0), None)
+    if plain is None:
+        return {}
+    return {cost.k: cost.draft_seconds / cost.k / plain for cost in costs if cost.k}
+
+
+def speed_ups(acceptance: Acceptance, costs: Sequence[StepCost]) -> dict[int, float]:
+    """By K: tokens a second of a sequence over those without drafting, as the steps measured here would give them."""
+    plain = next((cost.seconds for cost in costs if cost.k == 0), None)
+    lengths = {k: acceptance.emitted[k] / steps for k, steps in acceptance.steps.items() if steps}
+    if plain is None:
+        return {}
+    return {cost.k: lengths[cost.k] * plain / cost.seconds for cost in costs if cost.k in lengths}
