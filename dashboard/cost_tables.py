@@ -37,8 +37,7 @@ def bill_frame(report: CostReport, cohort: str | None = None) -> pd.DataFrame:
             fmt.cost_per_million(row, report.currency),
             fmt.cost(row.cost_nano, report.currency),
             fmt.count(row.emitted_tokens),
-            fmt.energy_per_token(row),
-            fmt.energy(row.energy_uj),
+            *reversed(_energy(row)),
             fmt.cost(row.wasted_cost_nano, report.currency),
             fmt.count(row.requests),
         )
@@ -88,9 +87,15 @@ def _line(rows: Mapping[str, CostRow], report: CostReport, main: str) -> list[st
         fmt.cost(row.idle_cost_nano, currency),
         fmt.NOTHING if is_idle else fmt.cost(row.wasted_cost_nano, currency),
         fmt.NOTHING if is_idle else per_million(row.input_cost_nano, row.cost_per_million_input_tokens, currency),
-        fmt.energy(row.energy_uj),
-        fmt.energy_per_token(row),
+        *_energy(row),
     ]
+
+
+def _energy(row: CostRow) -> tuple[str, str]:
+    """Energy, and a token's; a dash where there was no machine time to measure, as in idle that was spread."""
+    if row.energy_uj is None and not row.machine_ns and not row.idle_ns:
+        return fmt.NOTHING, fmt.NOTHING
+    return fmt.energy(row.energy_uj), fmt.energy_per_token(row)
 
 
 def _money(row: CostRow, currency: str | None) -> Iterator[str]:

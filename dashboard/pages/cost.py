@@ -1,0 +1,25 @@
+"""Cost: the bill by one dimension under every price basis, who pays for what, budgets and exports."""
+
+import streamlit as st
+
+from dashboard import cost_cards as cards
+from dashboard.cost_load import Bill, load_cost
+from dashboard.layout import show_live, show_report_notes
+from dashboard.ledger import Ledger
+
+
+def cost(ledger: Ledger, bill: Bill) -> None:
+    show_report_notes(bill.report)
+    cards.show_totals(bill)
+    cards.show_bill(ledger, bill)
+    left, right = st.columns([3, 2])
+    with left:
+        cards.show_where_it_goes(bill)
+    with right:
+        cards.show_bases(bill)
+    cards.show_quadrant(bill)
+    cards.show_budgets(bill)
+    cards.show_exports(ledger, bill)
+
+
+show_live("Cost", load_cost, cost, ask=cards.ask_dimension)
