@@ -50,6 +50,12 @@ def acceptance_length(points: Sequence[CohortPoint]) -> float | None:
     return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
 
 
+def tokens_per_step(points: Sequence[CohortPoint]) -> float | None:
+    """1 + accepted / step over all points, steps without a draft included; None without a step."""
+    steps = sum(p.spec_steps + p.plain_steps for p in points)
+    return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
+
+
 COUNT_COLUMNS = (
     "Cohort",
     "Tokens per second",

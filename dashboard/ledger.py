@@ -197,6 +197,19 @@ class Ledger:
             lambda: rollup_series(self.engine, self.range, self.bucket_s, cohorts=wanted, model=self.model),
         )
 
+    def totals(self) -> Sequence[CohortPoint]:
+        """What is chosen, whole, over time: as series, for figures that are sums. Cohorts are apart in a short range
+        alone, where the time in which any of them had work can be told.
+        """
+        if self.cohort is not None:
+            return self.series((self.cohort,))
+        if self.range.end - self.range.start <= RAW_S:
+            return self.series()
+        return self.cached(
+            ("rollup_totals", self.range, self.bucket_s, self.model),
+            lambda: rollup_series(self.engine, self.range, self.bucket_s, model=self.model, apart=False),
+        )
+
     def busiest(self, limit: int = MAX_SERIES) -> list[str]:
         """The cohorts that charts draw: the one chosen, else those with the most emitted tokens in the range, by name
         so that each keeps its colour.

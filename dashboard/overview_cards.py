@@ -153,7 +153,7 @@ def _show_energy(ledger: Ledger, found: Overview) -> None:
 
 
 def _show_speed(found: Overview, ledger: Ledger) -> None:
-    points = figures.chosen_points(found.series, ledger.cohort)
+    points = found.totals
     by_time = by_bucket(points)
     with st.container(border=True, height="stretch"):
         st.metric(
@@ -166,14 +166,19 @@ def _show_speed(found: Overview, ledger: Ledger) -> None:
 
 
 def _show_acceptance(found: Overview, ledger: Ledger) -> None:
-    points = figures.chosen_points(found.series, ledger.cohort)
+    points = found.totals
     by_time = by_bucket(points)
+    # The rollups, which a long range is read from, do not tell steps with a draft from steps without.
+    is_rolled_up = any(p.plain_steps for p in points) and not any(p.spec_steps for p in points)
+    figure = figures.tokens_per_step if is_rolled_up else figures.acceptance_length
     with st.container(border=True, height="stretch"):
         st.metric(
-            "Acceptance length",
-            fmt.ratio(figures.acceptance_length(points)),
-            help="Tokens emitted per draft-verify step, the extra token included.",
-            chart_data=_line([a for a in map(figures.acceptance_length, by_time) if a is not None]),
+            "Tokens per step" if is_rolled_up else "Acceptance length",
+            fmt.ratio(figure(points)),
+            help="Tokens emitted per step of any kind; a range of two hours or less has them per draft-verify step."
+            if is_rolled_up
+            else "Tokens emitted per draft-verify step, the extra token included.",
+            chart_data=_line([a for a in map(figure, by_time) if a is not None]),
         )
         link("pages/speculation.py", "Speculation", f"kadence cost report --since {_since(ledger)} --json")
 
@@ -240,7 +245,7 @@ def show_k(found: Overview) -> None:
             charts.k_chart(found.series, found.changes, found.bucket_s, found.colours, found.shown),
             alt=f"K over time for {len(found.shown)} cohorts, with {marks} decisions that changed it",
         )
-        total = len({point.cohort for point in found.series})
+        total = len(found.report.rows)
         if len(found.shown) > 1 and total > len(found.colours):
             st.caption(f"The {len(found.colours)} busiest of {total} cohorts. Choose one above to see it.")
 

@@ -24,7 +24,6 @@ from controlplane.store.queries import (
     decision_log,
     latest_plan,
 )
-from dashboard.charts import busiest
 from dashboard.cost_budgets import Outlook, outlooks, policy_in_force
 from dashboard.ledger import Ledger
 from dashboard.overview_advice import Advice, Facts, advice, stopped
@@ -51,14 +50,16 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One reading. report: by cohort, of all cohorts, by the page's rule for idle. series, changes: of all cohorts;
-    changes: newest first, those that changed K. colours: cohorts that charts have a colour for; shown: those that they
-    draw. saving: of the newest experiment, None without one.
+    """One reading. report: by cohort, of all cohorts, by the page's rule for idle. series: of the cohorts that charts
+    draw; totals: of what is chosen, for sums. changes: of all cohorts, newest first, those that changed K. colours:
+    cohorts that charts have a colour for; shown: those that they draw. saving: of the newest experiment, None without
+    one.
     """
 
     headline: Headline
     report: CostReport
     series: Sequence[CohortPoint]
+    totals: Sequence[CohortPoint]
     bucket_s: float
     changes: Sequence[DecisionRow]
     plan: PlanRow | None
@@ -72,7 +73,7 @@ class Overview:
 
 
 def load_overview(ledger: Ledger) -> Overview:
-    engine, series = ledger.engine, ledger.series()
+    engine = ledger.engine
     changes = decision_log(engine, ledger.range, limit=DECISION_LIMIT, changes_only=True)
     plan, alerts = latest_plan(engine), alert_log(engine, "active")
     saving = ledger.cached(("saving", ledger.sheet.revision, ledger.basis), lambda: _saving(ledger))
@@ -89,13 +90,12 @@ def load_overview(ledger: Ledger) -> Overview:
         zero_k=_zero_k(ledger, plan, apart),
         is_saving_known=saving is not None,
     )
-    colours = busiest(series)
-    if ledger.cohort is not None and ledger.cohort not in colours:
-        colours = [ledger.cohort]
+    colours = ledger.busiest()
     return Overview(
         headline=_headline(ledger),
         report=reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)],
-        series=series,
+        series=ledger.series(colours),
+        totals=ledger.totals(),
         bucket_s=ledger.bucket_s,
         changes=changes,
         plan=plan,
@@ -168,6 +168,8 @@ def _headline(ledger: Ledger) -> Headline:
     by, main = dimension(ledger), main_basis(ledger)
     is_whole = not ledger.where
     rows = {basis: picked(report, ledger) for basis, report in reports(ledger, by).items()}
+    if is_whole:
+        by = "direction"  # the total is the same by any dimension, and two rows are read sooner than two hundred
     before = period_before(ledger.range, ledger.bounds.start)
     earlier: dict[str, CostRow] = {}
     if before is not None:

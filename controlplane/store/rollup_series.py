@@ -24,11 +24,13 @@ def rollup_series(
     *,
     cohorts: Sequence[str] | None = None,
     model: str | None = None,
+    apart: bool = True,
 ) -> list[CohortPoint]:
     """As queries.cohort_series, of the hours that the range touches (of its days, where the bucket is whole days).
 
     tokens_per_s is over the bucket, or the part of it that the range has. The rollups count steps of both kinds
     together: they are in plain_steps, spec_steps is 0 and acceptance_length None. cohorts: only these; None = all.
+    apart: a point for each cohort; else one for all of them, whose cohort is ''.
     Raises ValueError when bucket_s is not a whole number of hours.
     """
     if bucket_s < HOUR_S or bucket_s % HOUR_S:
@@ -38,14 +40,15 @@ def rollup_series(
     unit = c["hour" if table is CostHour else "day"]
     bucket = (unit // (bucket_s // unit_s)).label("bucket")
     summed = ("tokens", "steps", "planned_k_steps", "draft_tokens", "accepted_tokens")
+    cohort = c.cohort if apart else sa.literal_column("''")
     query = (
-        sa.select(bucket, c.cohort, *(sa.func.sum(c[name]) for name in summed))
+        sa.select(bucket, cohort.label("of"), *(sa.func.sum(c[name]) for name in summed))
         .where(
             unit >= floor(range.start / unit_s), unit < ceil(range.end / unit_s), c.direction == DIRECTIONS[1],
             *(() if cohorts is None else (c.cohort.in_(cohorts),)), *(() if model is None else (c.model == model,)),
         )
-        .group_by(sa.literal_column("bucket"), c.cohort)
-        .order_by(sa.literal_column("bucket"), c.cohort)
+        .group_by(sa.literal_column("bucket"), *((c.cohort,) if apart else ()))
+        .order_by(sa.literal_column("bucket"), *((c.cohort,) if apart else ()))
     )  # fmt: skip
     with engine.connect() as connection:
         return [_point(range, bucket_s, *row) for row in connection.execute(query)]
