@@ -1,8 +1,12 @@
-"""`kadence up` as a user starts it: a process of its own, real Ray Serve, the real model, free loopback ports."""
+"""`kadence up` as a user starts it: a process of its own, real Ray Serve, the real model, free loopback ports.
+
+And a real Prometheus that scrapes it by the configuration and the rules in deploy/.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
+import yaml
 
 KADENCE = str(Path(sys.executable).with_name("kadence"))
 MODEL = "smollm2-135m-instruct"
@@ -30,6 +36,7 @@ cohorts:
   - name: free
     match: {headers: {x-kadence-cohort: [free]}}
     speculation: {tuner: fixed, ladder: [0, 2, 4], start: 0, fallback: 0}
+    budget: {usd: 1000000, period: month}
   - name: tuned
     match: {headers: {x-kadence-cohort: [tuned]}}
     speculation: {tuner: threshold, acceptance_floor: 50%, ladder: [0, 1, 2, 4, 8], start: 2, fallback: 2}
@@ -138,7 +145,7 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
     config.write_text(
         f"home: {home}\npolicy: {policy}\nport: {port}\ndashboard_port: {dashboard_port}\nmodel: {MODEL}\n"
         f"plan_ttl_s: {PLAN_TTL_S}\nmax_sequences: {MAX_SEQUENCES}\nqueue_limit: {QUEUE_LIMIT}\nmax_context: 512\n"
-        "canary_share: 0.1\n"
+        "canary_share: 0.1\nenergy_model_idle_w: 5\nenergy_model_tdp_w: 20\n"
         f"prices: {Path(__file__).parents[2] / 'prices.yaml'}\n"
     )
     log = home / "up.log"
@@ -167,3 +174,58 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
             for pid in [*descendants(process.pid), process.pid]:
                 os.kill(pid, signal.SIGKILL)
             process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A running Prometheus that scrapes the module's system every second."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its API; raises with its own words where it refuses."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=30).json()
+        if answer["status"] != "success":
+            raise ValueError(answer["error"])
+        return answer["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """Series that the expression gives now; raises ValueError where Prometheus refuses it."""
+        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    kadence: Kadence, tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., None]
+) -> Iterator[Prometheus]:
+    """Started by the example in deploy/, faster and with the module's endpoint as the target."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs Debian's prometheus")
+    home = tmp_path_factory.mktemp("prometheus")
+    shutil.copytree(Path(__file__).parents[2] / "deploy" / "prometheus", home, dirs_exist_ok=True)
+    config = yaml.safe_load((home / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [kadence.url.removeprefix("http://")]
+    (home / "prometheus.yml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    command = ["prometheus", f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data"]
+    with open(home / "log", "wb") as log:
+        process = subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=subprocess.STDOUT
+        )
+    running = Prometheus(f"http://127.0.0.1:{port}")
+
+    def is_ready() -> bool:
+        assert process.poll() is None, (home / "log").read_text()
+        try:
+            return httpx.get(f"{running.url}/-/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        eventually(is_ready)
+        yield running
+    finally:
+        process.kill()  # what it stored is thrown away
+        process.wait()

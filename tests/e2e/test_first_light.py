@@ -124,7 +124,7 @@ def test_completions_work_streaming_and_not(kadence, received) -> None:
         ({"max_tokens": "many"}, 400, "max_tokens"),
         ({"temperature": -1}, 400, "temperature"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, 400, "context"),
-        ({"frequency_penalty": 1.5}, 400, "frequency_penalty"),
+        ({"frequency_penalty": 2.5}, 400, "frequency_penalty"),
         ({"no_such_field": 1}, 400, "no_such_field"),
     ],
 )
@@ -133,6 +133,7 @@ def test_bad_input_is_an_error_object_that_names_it(kadence, body, status, word)
     answer = httpx.post(f"{kadence.url}/v1/chat/completions", json={**good, **body}, timeout=30)
     assert answer.status_code == status
     assert word in answer.json()["error"]["message"]
+    assert len(answer.headers.get_list("x-request-id")) == 1
 
 
 def test_overload_is_a_clean_429_and_nothing_admitted_is_lost(kadence, eventually, received) -> None:
@@ -384,6 +385,52 @@ def test_the_canary_checked_what_was_served_and_found_it_right(kadence, ask, eve
     eventually(lambda: kadence.metric("kadence_canary_checked_total", drafter="ngram@1") > 0, within=60)
     assert kadence.metric("kadence_canary_mismatch_total") == 0
     assert kadence.run("alerts", "list", "--url", kadence.url).stdout == "no active alerts\n"
+
+
+# Rightly without data in a healthy run; every other query of a rule or panel must find some.
+EMPTY_IN_HEALTH = {
+    "Alerts A",
+    "The controller's own alerts A",
+    "Windows without a reading A",
+    "Refused, by reason A",
+    "Expected at the reset A",
+}
+
+
+def test_prometheus_can_ask_all_that_deploy_asks(kadence, prometheus, ask, deployed_queries, eventually) -> None:
+    # A rate is of two scrapes: the second answer is counted beside what the first one left.
+    counted, priced = 'kadence_emitted_tokens_total{cohort="free"}', "kadence:busy_cost_usd_per_million_tokens:rate30m"
+    for told in (counted, f"sum({priced}) > 0"):
+        for cohort in ("repetitive", "free"):
+            ask(cohort, JSON_PROMPT, max_tokens=24)
+        eventually(lambda told=told: prometheus.query(told))
+
+    known, failed, empty = set(prometheus.get("metadata")), {}, []
+    parts = {f"{name}{end}" for name in known for end in ("_bucket", "_sum", "_count")}
+    unknown = {q.where: q.metrics - known - parts for q in deployed_queries}
+    for query in deployed_queries:
+        try:
+            found = prometheus.query(query.expr)
+        except ValueError as error:
+            failed[query.where] = str(error)
+            continue
+        if not found and query.kind in ("recording", "panel", "variable"):
+            empty.append(query.where)
+    assert {where: names for where, names in unknown.items() if names} == {}
+    assert failed == {}
+    assert set(empty) - EMPTY_IN_HEALTH == set()
+
+
+def test_prometheus_evaluates_every_rule_and_finds_the_system_healthy(prometheus, eventually) -> None:
+    def rules() -> list[dict[str, Any]]:
+        return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+
+    eventually(lambda: all(rule["health"] != "unknown" for rule in rules()))
+    assert {rule["name"]: rule["lastError"] for rule in rules() if rule["health"] != "ok"} == {}
+    alerts = {rule["name"]: rule["state"] for rule in rules() if rule["type"] == "alerting"}
+    calm = ("EndpointDown", "ControllerDown", "ControllerSteppedDown", "NoWorkers", "PlanStale", "ReportsLost",
+            "LedgerRowsLost", "LedgerBehind", "WrongText", "MachineUnpriced", "EnergySourceMissing")  # fmt: skip
+    assert {name: alerts[f"Kadence{name}"] for name in calm} == dict.fromkeys(calm, "inactive")
 
 
 def test_a_second_start_on_the_same_port_says_so_in_one_line(kadence) -> None:
