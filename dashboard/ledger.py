@@ -210,13 +210,13 @@ class Ledger:
             lambda: rollup_series(self.engine, self.range, self.bucket_s, model=self.model, apart=False),
         )
 
-    def busiest(self, limit: int = MAX_SERIES) -> list[str]:
+    def busiest(self, report: CostReport | None = None, limit: int = MAX_SERIES) -> list[str]:
         """The cohorts that charts draw: the one chosen, else those with the most emitted tokens in the range, by name
-        so that each keeps its colour.
+        so that each keeps its colour. report: by cohort, where the page has read one.
         """
         if self.cohort is not None:
             return [self.cohort]
-        rows = sorted(self.report("cohort").rows, key=lambda row: (-row.emitted_tokens, row.key))
+        rows = sorted((report or self.report("cohort")).rows, key=lambda row: (-row.emitted_tokens, row.key))
         return sorted(row.key for row in rows[:limit] if row.emitted_tokens)
 
     def cached(self, key: Hashable, read: Callable[[], T]) -> T:

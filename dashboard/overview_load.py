@@ -90,10 +90,11 @@ def load_overview(ledger: Ledger) -> Overview:
         zero_k=_zero_k(ledger, plan, apart),
         is_saving_known=saving is not None,
     )
-    colours = ledger.busiest()
+    report = reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)]
+    colours = ledger.busiest(report)
     return Overview(
         headline=_headline(ledger),
-        report=reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)],
+        report=report,
         series=ledger.series(colours),
         totals=ledger.totals(),
         bucket_s=ledger.bucket_s,
