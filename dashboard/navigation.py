@@ -25,7 +25,6 @@ ALL_PAGES = (
     PageEntry("savings", "Savings", "savings", "What speculation saved, with its interval."),
     PageEntry("what_if", "What-if", "tune", "Other prices, loads or K: what they would cost."),
     PageEntry("policy", "Policy", "policy", "The policy in force, its revisions, and every decision with its reason."),
-    PageEntry("decisions", "Decisions", "gavel", "Every change of K with its reason. Filter by cohort and reason."),
 )
 
 PAGES = tuple(page for page in ALL_PAGES if (PAGES_FOLDER / f"{page.name}.py").is_file())

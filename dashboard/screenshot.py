@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PAGES = ("overview", "speculation", "decisions")
+PAGES = ("overview", "speculation", "cost", "energy", "savings", "what_if", "policy")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 READY = (
     "[data-test-script-state=notRunning] :is([data-testid=stMetric], [data-testid=stAlert], [data-testid=stCheckbox])"

@@ -20,7 +20,7 @@ from dashboard import format as fmt
 from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
-PAGES = ("pages/overview.py", "pages/speculation.py", "pages/decisions.py")
+PAGES = ("pages/overview.py", "pages/speculation.py")
 
 
 def open_page(page: str = PAGES[0], **query: str) -> AppTest:
@@ -168,28 +168,6 @@ def test_the_speculation_page_counts_what_was_drafted_and_accepted():
     assert json["Accepted tokens"] == 3000
     assert json["Accepted"] == 0.75
     assert json["Planned K"] == 4
-
-
-@pytest.mark.usefixtures("filled")
-def test_decisions_are_shown_with_their_reasons_newest_first():
-    (table,) = [d.value for d in open_page(PAGES[2]).dataframe]
-    assert table["Cohort"].tolist() == ["fiction", "json"]
-    assert table["Reason"].tolist() == ["below_floor", "step_up"]
-    assert table["Why"][1] == "position 2 accepted 83 % (floor 50 %), 100 samples"
-
-
-@pytest.mark.usefixtures("filled")
-def test_decisions_that_kept_k_are_shown_on_request():
-    app = open_page(PAGES[2])
-    app.toggle(key="holds").set_value(True).run()
-    assert not app.exception
-    assert "hold" in app.dataframe[0].value["Reason"].tolist()
-
-
-@pytest.mark.usefixtures("filled")
-def test_decisions_can_be_narrowed_to_a_cohort():
-    app = open_page(PAGES[2], cohort="json")
-    assert app.dataframe[0].value["Cohort"].tolist() == ["json"]
 
 
 @pytest.mark.usefixtures("filled")
