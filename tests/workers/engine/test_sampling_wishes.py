@@ -52,7 +52,7 @@ MODES: dict[str, dict[str, Any]] = {
     "limited": {"temperature": 1.3, "seed": 6, "min_p": 0.03, "top_k": 20, "top_p": 0.9, "logprobs": 0},
 }
 REQUESTS = [(f"{wish}/{mode}", WISHES[wish] | MODES[mode]) for wish, mode in itertools.product(WISHES, MODES)]
-TOKENS = 20
+TOKENS = 16
 
 
 def outputs(engine, ask, drain, prompts, requests=REQUESTS):
@@ -75,7 +75,7 @@ def plain(make_engine, ask, drain, some_prompts):
     return outputs(make_engine(0, "none"), ask, drain, some_prompts)
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close", "target", "eagle"])
+@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 def test_speculation_changes_nothing_that_a_client_sees(make_engine, ask, drain, some_prompts, proposer, plain) -> None:
     """Penalties and biases were ignored, or applied to the bonus token alone (vllm 18902, 42744)."""
     assert outputs(make_engine(K, proposer), ask, drain, some_prompts) == plain
@@ -95,8 +95,11 @@ def test_the_settings_do_what_they_are_for(plain) -> None:
     texts = {name: tuple(out[0]) for name, out in plain.items()}
     assert len({texts[f"{wish}/greedy"] for wish in WISHES}) >= len(WISHES) - 2
     reasons = {name: out[2] for name, out in plain.items()}
-    assert {"stop", "length"} == set(reasons.values())
-    assert reasons["stop_token/greedy"] == reasons["stop_string/greedy"] == "stop"
+    for wish in ("stop_token", "stop_string"):
+        ends = [plain[f"{wish}/{mode}"] for mode in MODES if reasons[f"{wish}/{mode}"] == "stop"]
+        assert any(out[0][-1] != EOS for out in ends)
+    assert all(reasons[f"ignore_eos/{mode}"] == "length" for mode in MODES)
+    assert sum(len(out[0]) for out in plain.values()) > 10 * len(plain)
 
 
 def plain_rule(prompt, emitted, own_logits, sampling):
@@ -185,4 +188,4 @@ def test_penalties_that_look_at_the_text_before_the_step_alone_are_noticed(
         return token_ids, occurrences[:1].expand_as(occurrences)
 
     monkeypatch.setattr(workers.penalties.TokenTally, "along", of_the_text)
-    assert outputs(make_engine(K, "target"), ask, drain, some_prompts) != plain
+    assert outputs(make_engine(K, "close"), ask, drain, some_prompts) != plain
