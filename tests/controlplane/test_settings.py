@@ -73,7 +73,9 @@ def test_all_problems_come_at_once_each_with_its_source(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("drafter", ["medusa", "draft_model", "draft_model:", "ngram:3", "eagle", "eagle: "])
 def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
-    assert "ngram, none, draft_model:<folder or hub id>, eagle:<folder> or medusa:<folder>" in error_of(drafter=drafter)
+    assert "ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>" in error_of(
+        drafter=drafter
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,3 +154,23 @@ def test_a_gpu_is_priced_under_its_short_name(name: str, sku: str) -> None:
 
 def test_a_sku_that_is_set_wins_over_the_gpu() -> None:
     assert load_settings(sku="ours").price_key("NVIDIA H100 PCIe") == "ours"
+
+
+@pytest.mark.parametrize(
+    ("require_keys", "host", "demanded"),
+    [
+        ("auto", "127.0.0.1", None),
+        ("auto", "::1", None),
+        ("auto", "localhost", None),
+        ("auto", "0.0.0.0", True),
+        ("auto", "::", True),
+        ("auto", "10.0.0.9", True),
+        ("auto", "kadence.example", True),
+        ("always", "127.0.0.1", True),
+        ("never", "0.0.0.0", False),
+    ],
+)
+def test_keys_are_demanded_where_others_than_this_machine_can_come(
+    require_keys: str, host: str, demanded: bool | None
+) -> None:
+    assert load_settings(require_keys=require_keys, host=host).keys_demanded is demanded

@@ -24,6 +24,9 @@ cohorts:
         (RequestAttributes(headers={"x-kadence-cohort": "json"}), "json"),
         (RequestAttributes(headers={"x-kadence-cohort": "ide"}), "default"),
         (RequestAttributes(api_key="team-ide", headers={"x-kadence-cohort": "json"}), "ide"),
+        (RequestAttributes(api_key="team-ide", bound_to="json"), "json"),
+        (RequestAttributes(headers={"x-kadence-cohort": "json"}, bound_to="ide"), "ide"),
+        (RequestAttributes(headers={"x-kadence-cohort": "json"}, bound_to="of an older policy"), "json"),
     ],
 )
 def test_the_first_matching_cohort_takes_the_request(attributes: RequestAttributes, cohort: str) -> None:
