@@ -23,7 +23,7 @@ from controlplane.finops.carbon import zone_problem
 
 ENV_PREFIX = "KADENCE_"
 DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
-TRAINED = ("eagle", "medusa")
+TRAINED = ("eagle", "medusa", "draft")
 """Kinds of drafters from `kadence train`, given as kind:folder."""
 
 PHYSICAL_CORES = Path("/sys/devices/system/cpu")
@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     pue: Decimal = Field(Decimal(1), ge=1, le=10, description="energy of the whole site over that of the machines")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
     drafter: str = Field(
-        "ngram", description="ngram, none, draft_model:<folder or id>, eagle:<folder>, medusa:<folder>"
+        "ngram", description="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>"
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -63,11 +63,15 @@ class Settings(BaseSettings):
     dashboard_host: str = Field("127.0.0.1", min_length=1, description="beyond loopback only with a login")
     dashboard_port: int = Field(8501, ge=1, le=65535)
     dashboard_refresh_s: float = Field(5.0, ge=1, le=3600, description="seconds between two readings of a page")
-    dashboard_password: SecretStr = Field(
-        SecretStr(""), description="asked before anything is shown, as it is or hashed by `python -m dashboard.access`"
+    dashboard_password: SecretStr | None = Field(
+        None, description="asked before anything is shown, as it is or hashed by `python -m dashboard.access`"
     )
-    dashboard_proxy_header: str = Field("", description="header in which a trusted proxy names who has logged in")
-    dashboard_proxies: str = Field("", description="addresses or networks of such proxies, with commas between")
+    dashboard_proxy_header: str | None = Field(
+        None, description="header in which a trusted proxy names who has logged in"
+    )
+    dashboard_proxies: str | None = Field(
+        None, description="addresses or networks of such proxies, with commas between"
+    )
     replicas: int = Field(1, ge=1, le=1024, description="workers behind the ingress")
     holdout_replicas: int = Field(0, ge=0, le=1023, description="of them without a drafter; 0 leaves it to the policy")
     max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
@@ -113,18 +117,18 @@ class Settings(BaseSettings):
 
     @field_validator("dashboard_password")
     @classmethod
-    def _usable_password(cls, password: SecretStr) -> SecretStr:
-        text = password.get_secret_value()
+    def _usable_password(cls, password: SecretStr | None) -> SecretStr | None:
+        text = password.get_secret_value() if password else ""
         if text.startswith("scrypt:") and not re.fullmatch(r"scrypt:[0-9a-f]{32}:[0-9a-f]{64}", text):
             raise ValueError("is not a hash as `python -m dashboard.access` prints it")
         if 0 < len(text) < 8:
             raise ValueError("must have 8 characters or more, or be empty for none")
-        return password
+        return password if text else None
 
     @field_validator("dashboard_proxies")
     @classmethod
-    def _networks(cls, proxies: str) -> str:
-        for each in filter(None, (part.strip() for part in proxies.split(","))):
+    def _networks(cls, proxies: str | None) -> str | None:
+        for each in filter(None, (part.strip() for part in (proxies or "").split(","))):
             try:
                 ipaddress.ip_network(each, strict=False)
             except ValueError:
@@ -138,7 +142,9 @@ class Settings(BaseSettings):
         if drafter in ("ngram", "none") or (kind in ("draft_model", *TRAINED) and colon and where.strip()):
             # Workers run in other folders than the command: a relative path would mean something else there.
             return f"{kind}:{os.path.abspath(Path(where).expanduser())}" if kind in TRAINED else drafter
-        raise ValueError("must be ngram, none, draft_model:<folder or hub id>, eagle:<folder> or medusa:<folder>")
+        raise ValueError(
+            "must be ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>"
+        )
 
     @model_validator(mode="before")
     @classmethod

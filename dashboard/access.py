@@ -44,7 +44,7 @@ def access_of(settings: Settings, peer: str, headers: Mapping[str, str]) -> Acce
     """peer: address at the other end of the connection. headers: of the request, names in any case."""
     if _is_named_by_proxy(settings, peer, headers):
         return Access.OPEN
-    if settings.dashboard_password.get_secret_value():
+    if settings.dashboard_password is not None:
         return Access.LOGIN
     if settings.dashboard_proxy_header:
         return Access.REFUSED
@@ -117,7 +117,8 @@ def admit(settings: Settings) -> bool:
     if wait_s > 0:
         st.error(f"Too many wrong passwords. Try again in {wait_s:.0f} s.", icon=":material/lock_clock:")
         return False
-    if not is_password(given, settings.dashboard_password.get_secret_value()):
+    wanted = settings.dashboard_password
+    if wanted is None or not is_password(given, wanted.get_secret_value()):
         _attempts.was_wrong(_peer(), now)
         st.error("That is not the password.", icon=":material/lock:")
         return False
@@ -136,7 +137,7 @@ def _peer() -> str:
 
 
 def _is_named_by_proxy(settings: Settings, peer: str, headers: Mapping[str, str]) -> bool:
-    header = settings.dashboard_proxy_header.lower()
+    header = (settings.dashboard_proxy_header or "").lower()
     if not header or not any(name.lower() == header and value.strip() for name, value in headers.items()):
         return False
     try:
@@ -144,7 +145,7 @@ def _is_named_by_proxy(settings: Settings, peer: str, headers: Mapping[str, str]
     except ValueError:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
-    networks = filter(None, (part.strip() for part in settings.dashboard_proxies.split(",")))
+    networks = filter(None, (part.strip() for part in (settings.dashboard_proxies or "").split(",")))
     return any(address in ipaddress.ip_network(each, strict=False) for each in networks)
 
 

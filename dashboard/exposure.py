@@ -7,7 +7,7 @@ from controlplane.settings import Settings, is_loopback_host
 
 def exposure_problem(settings: Settings, host: str) -> str | None:
     """Why the dashboard must not listen on `host`, and the fix; None where it may."""
-    if is_loopback_host(host) or settings.dashboard_password.get_secret_value() or settings.dashboard_proxy_header:
+    if is_loopback_host(host) or settings.dashboard_password or settings.dashboard_proxy_header:
         return None
     return (
         f"dashboard_host: {host} is reached from other machines and there is no login: set KADENCE_DASHBOARD_PASSWORD, "

@@ -32,7 +32,7 @@ def dashboard_command(settings: Settings, host: str | None = None) -> DashboardC
 
     The page reads its settings from the environment, so flags and YAML files of this process count too.
     """
-    host = host or settings.dashboard_host
+    host, password = host or settings.dashboard_host, settings.dashboard_password
     argv = (
         *(sys.executable, "-m", "dashboard.serve"),
         f"--server.address={host}",
@@ -49,9 +49,9 @@ def dashboard_command(settings: Settings, host: str | None = None) -> DashboardC
         "KADENCE_PUE": str(settings.pue),
         "KADENCE_DASHBOARD_PORT": str(settings.dashboard_port),
         "KADENCE_DASHBOARD_REFRESH_S": str(settings.dashboard_refresh_s),
-        "KADENCE_DASHBOARD_PASSWORD": settings.dashboard_password.get_secret_value(),
-        "KADENCE_DASHBOARD_PROXY_HEADER": settings.dashboard_proxy_header,
-        "KADENCE_DASHBOARD_PROXIES": settings.dashboard_proxies,
+        "KADENCE_DASHBOARD_PASSWORD": password.get_secret_value() if password else "",
+        "KADENCE_DASHBOARD_PROXY_HEADER": settings.dashboard_proxy_header or "",
+        "KADENCE_DASHBOARD_PROXIES": settings.dashboard_proxies or "",
         # The address of a connection is that of its other end, whatever a header says: access.py goes by it.
         "FORWARDED_ALLOW_IPS": "none",
         "PYTHONUNBUFFERED": "1",
