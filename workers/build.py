@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.policy import Policy
 from controlplane.settings import TRAINED, Settings
+from workers.attention import IMPLEMENTATION
 from workers.energy import energy_sampler
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
@@ -23,11 +24,12 @@ from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
-from workers.proposers.drafter_folder import check_target, identify, load_eagle, load_medusa, read_card
+from workers.proposers.drafter_folder import check_target, identify, load_eagle, load_medusa, load_student, read_card
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
+from workers.proposers.student_model import assembled
 from workers.shadow import ShadowDrafts
 from workers.target import Target
 from workers.verifier import Verifier
@@ -135,6 +137,14 @@ def _trained(kind: str, folder: Path, settings: Settings, target: ModelRunner) -
         heads, vocabulary, _ = load_medusa(folder, of)
         heads.to(target.device, target.dtype)
         return MedusaProposer(heads, vocabulary, target.head, target.num_layers, version=version)
+    if kind == "draft":
+        decoder, vocabulary, card = load_student(folder, of, target.config)
+        head = target.head[vocabulary.to(target.device)]
+        student = assembled(
+            target.config, card.shape["layers"], decoder.state_dict(), target.embeddings, head, IMPLEMENTATION
+        )
+        runner = ModelRunner(student, settings.max_sequences, target.context, "draft")
+        return DraftModelProposer(runner, target.vocab_size, "draft", version, vocabulary)
     layer, vocabulary, _ = load_eagle(folder, of)
     layer.to(target.device, target.dtype)
     shared = SharedWeights(target.embeddings, target.head)

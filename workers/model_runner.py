@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from workers.attention import IMPLEMENTATION, Rows, SlotCache, lay_out, padding
 from workers.context_sizes import context_sizes
@@ -83,9 +83,15 @@ class ModelRunner:
         return weight
 
     @property
+    def config(self) -> PreTrainedConfig:
+        """Of the text model."""
+        config: PreTrainedConfig = self._model.config.get_text_config()
+        return config
+
+    @property
     def num_layers(self) -> int:
         """Decoder layers. The last one's features come after the final norm."""
-        return int(self._model.config.get_text_config().num_hidden_layers)
+        return int(self.config.num_hidden_layers)
 
     @property
     def head(self) -> torch.Tensor:

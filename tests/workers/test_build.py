@@ -16,14 +16,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
-from workers.build import build_engine, build_proposer
+from workers.build import build_engine, build_proposer, check_models
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
 from workers.proposers.drafter_folder import DrafterCard, DrafterError, TargetIdentity, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
+from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
+from workers.proposers.student_model import student_decoder
 
 CPU, DTYPE = torch.device("cpu"), torch.float32
 TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({f"t{n}": n for n in range(48)}, "t0")))
@@ -95,6 +97,21 @@ def test_an_eagle_drafter_of_this_target_is_taken_and_named_by_its_weights(tmp_p
     made = eagle(tmp_path, target)
     assert re.fullmatch(r"eagle@[0-9a-f]{12}", drafter_label(made))
     assert made.feature_layers == (1,)
+
+
+def test_medusa_heads_and_a_student_of_this_target_are_taken(tmp_path: Path, target: ModelRunner) -> None:
+    cache = tmp_path / "cache"
+    of = TargetIdentity("target", weights_sha256(tmp_path / "target", cache), 32, 48)
+    vocabulary = torch.arange(0, 48, 3)
+    student = student_decoder(target.config, [0])
+    made = (("medusa", {"heads": 2}, MedusaModel(32, 2)), ("draft", {"layers": [0]}, student))
+    for kind, shape, model in made:
+        folder = tmp_path / f"{kind}-drafter"
+        save_drafter(folder, DrafterCard(kind, of, 2, shape), model.state_dict(), vocabulary)
+        settings = load_settings(model=str(tmp_path / "target"), drafter=f"{kind}:{folder}", model_cache=cache)
+        check_models(settings)
+        label = drafter_label(build_proposer(settings, target, TOKENIZER, CPU, DTYPE))
+        assert re.fullmatch(rf"{kind}@[0-9a-f]{{12}}", label)
 
 
 def test_an_eagle_drafter_of_another_target_is_refused(tmp_path: Path, target: ModelRunner) -> None:

@@ -16,7 +16,7 @@ import torch
 from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.draws import draft_next
+from workers.proposers.draws import draft_next, over_target_vocabulary
 from workers.sequence import Sequence
 
 CATCH_UP_CHUNK = 128
@@ -60,17 +60,24 @@ class _DraftState:
 class DraftModelProposer(NoFeatures):
     """Drafts autoregressively, one forward per position for the whole batch; needs as many slots as the engine has.
 
-    version: which weights these are, such as the start of their hash.
+    version: which weights these are, such as the start of their hash. vocabulary: [rows of its LM head] int64, the
+    ascending ids of the target that they stand for; None where a row is the token of its number.
     """
 
     is_deterministic = False
 
     def __init__(
-        self, runner: ModelRunner, target_vocab_size: int, name: str = "draft_model", version: str = "unknown"
+        self,
+        runner: ModelRunner,
+        target_vocab_size: int,
+        name: str = "draft_model",
+        version: str = "unknown",
+        vocabulary: torch.Tensor | None = None,
     ) -> None:
         self.name, self.version = name, version
         self._runner = runner
         self._target_vocab = target_vocab_size
+        self._vocabulary = None if vocabulary is None else vocabulary.to(runner.device)
         self._states: dict[str, _DraftState] = {}
 
     def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
@@ -131,6 +138,8 @@ class DraftModelProposer(NoFeatures):
 
     def _to_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
         """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ."""
+        if self._vocabulary is not None:
+            return over_target_vocabulary(logits, self._vocabulary, self._target_vocab)
         missing = self._target_vocab - logits.shape[1]
         if missing <= 0:
             return logits[:, : self._target_vocab]

@@ -16,16 +16,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
+from workers.proposers.student_model import student_decoder
 
 FORMAT = 1
 VOCABULARY = "draft_vocabulary"
 
-Kind = Literal["eagle", "medusa"]
+Kind = Literal["eagle", "medusa", "draft"]
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -150,6 +151,13 @@ def load_eagle(folder: Path, target: TargetIdentity) -> tuple[EagleModel, torch.
 def load_medusa(folder: Path, target: TargetIdentity) -> tuple[MedusaModel, torch.Tensor, DrafterCard]:
     """The heads in bf16, their draft vocabulary, and their card. Raises DrafterError."""
     return _load(folder, target, "medusa", lambda shape: MedusaModel(target.hidden, **shape))
+
+
+def load_student(
+    folder: Path, target: TargetIdentity, config: PreTrainedConfig
+) -> tuple[Any, torch.Tensor, DrafterCard]:
+    """The student's decoder in bf16, its draft vocabulary, and its card. config: the target's. Raises DrafterError."""
+    return _load(folder, target, "draft", lambda shape: student_decoder(config, shape["layers"]))
 
 
 def _load(

@@ -17,6 +17,7 @@ from workers.proposers.drafter_folder import (
     identify,
     load_eagle,
     load_medusa,
+    load_student,
     read_card,
     write_card,
 )
@@ -29,6 +30,7 @@ from workers.training.medusa import MedusaObjective
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
 from workers.training.report import Report
+from workers.training.student import StudentObjective
 from workers.training.trees import TreeWorth, rank_acceptance, tree_worths
 
 EAGLE_DEPTH = 8
@@ -113,5 +115,8 @@ def _objective(folder: Path, target: TargetIdentity, model: Any) -> tuple[Object
     if kind == "medusa":
         heads, vocabulary, card = load_medusa(folder, target)
         return MedusaObjective(heads.float(), Teacher.of(model, vocabulary)), card
+    if kind == "draft":
+        decoder, vocabulary, card = load_student(folder, target, model.config)
+        return StudentObjective(decoder.float(), Teacher.of(model, vocabulary)), card
     layer, vocabulary, card = load_eagle(folder, target)
     return EagleObjective(layer.float(), Teacher.of(model, vocabulary), max(EAGLE_DEPTH, card.depth)), card

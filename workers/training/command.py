@@ -59,6 +59,7 @@ def _command(kind: Kind) -> Callable[..., None]:
 for _kind, _help in (
     ("eagle", "One decoder layer that continues the target's features, unrolled on its own."),
     ("medusa", "Residual heads over the target's last hidden state."),
+    ("draft", "A student of two of the target's layers, distilled, between its embeddings and LM head."),
 ):
     train_app.command(_kind, help=_help)(_command(cast("Kind", _kind)))
 train_app.command("evaluate")(evaluate_command)

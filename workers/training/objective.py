@@ -39,6 +39,8 @@ class Objective(ABC):
     """A drafter in training, taught and judged at `depth` positions beyond what is known."""
 
     model: nn.Module
+    taught: int | None = None
+    """Positions that the loss is of; None: all."""
 
     def __init__(self, teacher: Teacher, depth: int) -> None:
         self.teacher = teacher
@@ -56,9 +58,9 @@ class Objective(ABC):
         """[rows, draft vocabulary], fp32, of rows [rows, hidden] of an output."""
 
     def losses(self, batch: TrainingBatch) -> list[torch.Tensor]:
-        """One scalar a position: the mean over the anchors whose token there is the target's answer."""
+        """One scalar a taught position: the mean over the anchors whose token there is the target's answer."""
         losses = []
-        for step, output in enumerate(self.outputs(batch)):
+        for step, output in enumerate(self.outputs(batch)[: self.taught]):
             rows = shifted(batch.is_answer, step + 2)
             with torch.no_grad():
                 teacher_logits = shifted(batch.last_hidden, step + 1)[rows] @ self.teacher.draft_head.T

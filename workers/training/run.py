@@ -16,6 +16,7 @@ import torch
 from workers.proposers.drafter_folder import DrafterCard, Kind, identify, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
+from workers.proposers.student_model import kept_layers, start_from, student_decoder
 from workers.training.answers import Answer
 from workers.training.eagle import EagleObjective
 from workers.training.evaluate import Acceptance, evaluate, sample, summary
@@ -26,10 +27,14 @@ from workers.training.medusa import MedusaObjective
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
 from workers.training.report import Report
+from workers.training.student import StudentObjective
 from workers.training.vocabulary import DRAFT_VOCABULARY, draft_vocabulary
 
 DEPTH = {"eagle": 4, "medusa": 4}
 """Positions that each kind is taught."""
+
+STUDENT_LAYERS = 2
+"""Of a `draft` student: with three it would cost more than an eighth of a step of a target of 30 layers."""
 
 LOOK_AT = 48
 """Held-out answers of the looks in between; the last one takes all."""
@@ -97,7 +102,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     features = store_features(store / f"features-{_digest(answers)}", answers, model, layers, report.advance)
     vocabulary = draft_vocabulary(taught, DRAFT_VOCABULARY, model.config.vocab_size)
     torch.manual_seed(order.recipe.seed)
-    objective, shape = _objective(order.kind, model.config, Teacher.of(model, vocabulary), layers)
+    objective, shape = _objective(order.kind, model, Teacher.of(model, vocabulary), layers)
     del model
     recipe = _train(order, report, objective, features, f"{target} {_digest(answers)} {shape}", began)
     report.stage("evaluation", len(judged))
@@ -121,7 +126,14 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     return Outcome(card, acceptance, sum(len(a.token_ids) for a in taught))
 
 
-def _objective(kind: Kind, config: Any, teacher: Teacher, layers: tuple[int, ...]) -> tuple[Objective, dict[str, Any]]:
+def _objective(kind: Kind, model: Any, teacher: Teacher, layers: tuple[int, ...]) -> tuple[Objective, dict[str, Any]]:
+    """The untrained drafter of that kind, and its shape as its card has it."""
+    config = model.config
+    if kind == "draft":
+        kept = kept_layers(config.num_hidden_layers, STUDENT_LAYERS)
+        decoder = student_decoder(config, kept)
+        start_from(decoder, model, kept)
+        return StudentObjective(decoder, teacher), {"layers": list(kept)}
     if kind == "medusa":
         return MedusaObjective(MedusaModel(config.hidden_size, DEPTH[kind]), teacher), {"heads": DEPTH[kind]}
     heads = config.num_attention_heads
