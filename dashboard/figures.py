@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Any
 
 import pandas as pd
 
-from controlplane.store.queries import CohortPoint, CostReport, CostRow, DecisionRow, PlanRow
-from controlplane.telemetry import LOAD_BUCKETS
+from controlplane.store.queries import CohortPoint, CostReport, CostRow, DecisionRow
 from dashboard import format as fmt
 from dashboard.charts import load_label
 
@@ -54,51 +52,6 @@ def tokens_per_step(points: Sequence[CohortPoint]) -> float | None:
     """1 + accepted / step over all points, steps without a draft included; None without a step."""
     steps = sum(p.spec_steps + p.plain_steps for p in points)
     return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
-
-
-COUNT_COLUMNS = (
-    "Cohort",
-    "Tokens per second",
-    "Acceptance length",
-    "Mean K",
-    "Planned K",
-    "Accepted",
-    "Draft tokens",
-    "Accepted tokens",
-    "Spec steps",
-    "Plain steps",
-)
-
-
-def counts(cohort: str, points: Sequence[CohortPoint]) -> tuple[Any, ...]:
-    """One line of COUNT_COLUMNS. Accepted is accepted over drafted, in [0, 1]."""
-    drafted, accepted = sum(p.draft_tokens for p in points), sum(p.accepted_tokens for p in points)
-    spec, plain = sum(p.spec_steps for p in points), sum(p.plain_steps for p in points)
-    planned = sum((p.planned_k or 0.0) * (p.spec_steps + p.plain_steps) for p in points)
-    steps = spec + plain
-    return (
-        cohort,
-        tokens_per_second(points),
-        acceptance_length(points),
-        drafted / steps if steps else None,
-        planned / steps if steps else None,
-        accepted / drafted if drafted else None,
-        drafted,
-        accepted,
-        spec,
-        plain,
-    )
-
-
-def plan_frame(plan: PlanRow, cohort: str | None) -> pd.DataFrame:
-    """K by cohort (rows) and load bucket (columns), then the fallback."""
-    columns = ["Cohort", *(load_label(i) for i in range(len(LOAD_BUCKETS))), "Fallback"]
-    rows = [
-        (name, *by_load, plan.fallback.get(name, 0))
-        for name, by_load in sorted(plan.k.items())
-        if cohort in (None, name)
-    ]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def why(decision: DecisionRow) -> str:

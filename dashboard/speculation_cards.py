@@ -6,14 +6,14 @@ import pandas as pd
 import streamlit as st
 
 from controlplane.store.queries import PlanRow
-from dashboard import charts, figures
+from dashboard import charts
 from dashboard import format as fmt
 from dashboard.ledger import Ledger
 from dashboard.speculation_evidence import beside, rests_on
 from dashboard.speculation_heat import MOST, chosen, heat_chart, plan_frame, used_frame
 from dashboard.speculation_load import Speculation
 from dashboard.speculation_survival import survival_chart, survival_frame
-from dashboard.speculation_tables import COUNT_COLUMNS, count_row, per_step
+from dashboard.speculation_tables import COUNT_COLUMNS, count_row, per_step, plan_table
 
 CARD_WIDTH = 170
 NO_EVIDENCE = (
@@ -132,8 +132,7 @@ def show_maps(found: Speculation, cohorts: list[str]) -> None:
                 alt=f"Planned K of {len(names)} cohorts by load",
             )
             with st.expander("As a table, with the fallback"):
-                table = figures.plan_frame(found.plan, None)
-                st.dataframe(table[table["Cohort"].isin(names)], hide_index=True, alt="Planned K by cohort and load")
+                st.dataframe(plan_table(found.plan, names), hide_index=True, alt="Planned K by cohort and load")
     with right, st.container(border=True):
         st.subheader("K that was used", anchor=False)
         if found.evidence is None:

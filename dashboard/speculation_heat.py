@@ -14,7 +14,7 @@ from dashboard.speculation_evidence import Evidence
 
 ROW_PX, HEAD_PX = 24, 60
 COLUMNS = ("cohort", "load", "k", "text", "seconds")
-LOADS = tuple(load_label(bucket) for bucket in range(BUCKETS))
+LOADS = tuple(load_label(bucket).replace(" or more", "+") for bucket in range(BUCKETS))
 
 MOST = (10, 25, 50, 100)
 """How many cohorts may be shown at once; charts of more rows than this cannot be read."""
@@ -58,7 +58,7 @@ def heat_chart(frame: pd.DataFrame, cohorts: Sequence[str]) -> alt.LayerChart | 
     most = max(float(frame["k"].max()) if len(frame) else 0.0, 1.0)
     base = alt.Chart(frame).encode(
         x=alt.X("load:O", title="running sequences", sort=list(LOADS), scale=alt.Scale(domain=list(LOADS)),
-                axis=alt.Axis(labelAngle=0, orient="top")),
+                axis=alt.Axis(labelAngle=0, orient="top", labelOverlap=False, labelFontSize=9)),
         y=alt.Y("cohort:N", title=None, sort=list(cohorts), scale=alt.Scale(domain=list(cohorts)),
                 axis=alt.Axis(labelLimit=140)),
     )  # fmt: skip

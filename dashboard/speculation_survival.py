@@ -76,7 +76,7 @@ def survival_chart(frame: pd.DataFrame, cohorts: Sequence[str]) -> alt.LayerChar
         shape=alt.Shape(
             "kind:N",
             scale=alt.Scale(domain=[MEASURED, ASSUMED], range=["circle", "cross"]),
-            legend=alt.Legend(title=None, orient="top"),
+            legend=alt.Legend(title=None, orient="bottom"),
         ),
         tooltip=tooltip,
     )

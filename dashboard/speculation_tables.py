@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from controlplane.store.queries import CohortPoint, CostReport, CostRow
+from controlplane.decision.sentence import load_label
+from controlplane.store.queries import CohortPoint, CostReport, CostRow, PlanRow
+from controlplane.telemetry import LOAD_BUCKETS
 from dashboard import format as fmt
 from dashboard.break_even_rows import EvenRow
 
@@ -53,6 +55,13 @@ def per_step(points: Iterable[CohortPoint]) -> list[CohortPoint]:
         replace(p, acceptance_length=1.0 + p.accepted_tokens / steps) if (steps := p.spec_steps + p.plain_steps) else p
         for p in points
     ]
+
+
+def plan_table(plan: PlanRow, cohorts: Sequence[str]) -> pd.DataFrame:
+    """K by cohort (rows, in the order given) and load (columns), then the fallback."""
+    columns = ["Cohort", *map(load_label, range(len(LOAD_BUCKETS))), "Fallback"]
+    rows = [(name, *plan.k[name], plan.fallback.get(name, 0)) for name in cohorts if name in plan.k]
+    return pd.DataFrame(rows, columns=columns)
 
 
 WASTE_COLUMNS = ("Cohort", "Rejected tokens", "Of drafted", "Machine time", "Of machine time", "Cost", "Energy")

@@ -50,13 +50,6 @@ def test_without_a_spec_step_there_is_no_acceptance_length():
     assert figures.acceptance_length([point(0, "a", 1, 0, 1, spec_steps=0, plain_steps=5)]) is None
 
 
-def test_mean_k_counts_plain_steps_too():
-    line = dict(zip(figures.COUNT_COLUMNS, figures.counts("a", [point(0, "a", 1, 0, 1, plain_steps=10)]), strict=True))
-    assert line["Mean K"] == 2
-    assert line["Planned K"] == 4
-    assert line["Accepted"] == pytest.approx(15 / 40)
-
-
 def test_a_cohort_that_is_not_in_the_report_has_an_empty_row():
     report = CostReport((), CostRow("idle"), CostRow("total"), "USD", "on_demand", 0.0)
     assert figures.chosen_row(report, "nobody").emitted_tokens == 0
