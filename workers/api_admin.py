@@ -75,7 +75,7 @@ def admin_router(backend: Backend) -> APIRouter:
     async def get_history(request: Request, limit: str = "50") -> Response:
         """The policies that were put in force, newest first: when, by whom and why."""
         authorize(backend, request)
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= 10_000):
             raise invalid("limit", f"limit: {limit[:20]!r} is not a whole number from 1 to 10000")
         try:
             entries = await backend.policy_history(int(limit))

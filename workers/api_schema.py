@@ -1,4 +1,4 @@
-"""The OpenAPI document: bodies are read and checked by hand, so they are described here."""
+"""The OpenAPI document: the routes as FastAPI knows them, completed by what `api_documented` says of each."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
-from workers.api_models import ChatRequest, CompletionRequest, KillSwitchRequest
-from workers.api_responses import ChatCompletion, Completion, ErrorBody, ModelCard, ModelList
+from workers.api_documented import ERRORS, JSON, ROUTES, Documented
+from workers.api_responses import ErrorBody
 
 _REF = "#/components/schemas/{model}"
-_REQUESTS: dict[tuple[str, str], type[BaseModel]] = {
-    ("/v1/chat/completions", "post"): ChatRequest,
-    ("/v1/completions", "post"): CompletionRequest,
-    ("/admin/kill-switch", "put"): KillSwitchRequest,
+_STREAM = "text/event-stream"
+_HEADERS: dict[str, Any] = {
+    "x-request-id": {
+        "description": "The client's own id where it is sane, else one of the server's.",
+        "schema": {"type": "string", "pattern": r"^[A-Za-z0-9._:\-]{1,128}$"},
+    },
+    "openai-processing-ms": {
+        "description": "Milliseconds until the answer began.",
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
 }
-_ANSWERS: dict[tuple[str, str], Any] = {
-    ("/v1/chat/completions", "post"): ChatCompletion,
-    ("/v1/completions", "post"): Completion,
-    ("/v1/models", "get"): ModelList,
-    ("/v1/models/{model_id}", "get"): ModelCard,
+_RETRY = {
+    name: {"description": text, "schema": {"type": "string"}}
+    for name, text in {
+        "retry-after": "Seconds to wait, where waiting helps.",
+        "retry-after-ms": "The same in milliseconds.",
+        "x-should-retry": "false where it does not.",
+    }.items()
 }
-_STREAMED = {("/v1/chat/completions", "post"), ("/v1/completions", "post")}
 
 
 def describe(app: FastAPI) -> None:
@@ -39,34 +46,60 @@ def describe(app: FastAPI) -> None:
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    _, requests = models_json_schema(_in_requests(), ref_template=_REF)
-    _, answers = TypeAdapter.json_schemas(
-        [(m.__name__, "serialization", TypeAdapter(m)) for m in (*_ANSWERS.values(), ErrorBody)], ref_template=_REF
-    )
-    document["components"] = {"schemas": requests["$defs"] | answers["$defs"]}
-    paths = {path.replace(":path", ""): operations for path, operations in document["paths"].items()}
-    for path, operations in paths.items():
+    document["info"]["description"] = "The OpenAI API for chat and completions, and what operators need beside it."
+    document["components"] = {
+        "schemas": _schemas(),
+        "headers": _HEADERS,
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key or an admin key."}},
+    }
+    document["security"] = [{}, {"key": []}]  # keyless from this machine, while no key is on record
+    document["paths"] = {path.replace(":path", ""): operations for path, operations in document["paths"].items()}
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            route = (path, method)
-            responses: dict[str, Any] = operation["responses"]
-            responses.pop("422", None)
-            responses["default"] = _json(ErrorBody.__name__, "An OpenAI error object.")
-            if route in _REQUESTS:
-                operation["requestBody"] = {"required": True, **_json(_REQUESTS[route].__name__)}
-            if route in _ANSWERS:
-                responses["200"] = _json(_ANSWERS[route].__name__, "The answer.")
-            if route in _STREAMED:
-                responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    text = {"required": True, "content": {"application/yaml": {"schema": {"type": "string"}}}}
-    paths["/admin/policy"]["put"]["requestBody"] = text
-    document["paths"] = paths
+            _complete(operation, ROUTES[path, method])
     return document
 
 
-def _in_requests() -> Any:
-    return [(model, "validation") for model in _REQUESTS.values()]
+def _complete(operation: dict[str, Any], route: Documented) -> None:
+    if route.takes is not None:
+        takes = route.takes if isinstance(route.takes, dict) else _ref(route.takes)
+        operation["requestBody"] = {"required": True, "content": {route.takes_media: {"schema": takes}}}
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] in route.query:
+            parameter["schema"] = route.query[parameter["name"]]
+    gives = route.gives if isinstance(route.gives, dict) else _ref(route.gives)
+    content: dict[str, Any] = {media: {"schema": gives} for media in route.media}
+    if route.example is not None:
+        content[JSON]["example"] = route.example
+    if route.event is not None:
+        content[_STREAM] = {"schema": {"type": "string"}, "x-event-schema": _ref(route.event)}
+    operation["responses"] = {"200": {"description": "The answer.", "headers": _header_refs(), "content": content}}
+    for status in sorted(route.errors):
+        description, example = ERRORS[status]
+        operation["responses"][str(status)] = {
+            "description": description,
+            "headers": _header_refs() | (_RETRY if status == 429 else {}),
+            "content": {JSON: {"schema": _ref(ErrorBody), "example": example}},
+        }
 
 
-def _json(model: str, description: str | None = None) -> dict[str, Any]:
-    content = {"content": {"application/json": {"schema": {"$ref": _REF.format(model=model)}}}}
-    return content if description is None else {"description": description, **content}
+def _schemas() -> dict[str, Any]:
+    taken: Any = [(route.takes, "validation") for route in ROUTES.values() if _is_model(route.takes)]
+    _, requests = models_json_schema(taken, ref_template=_REF)
+    given = {m.__name__: m for r in ROUTES.values() for m in (r.gives, r.event) if isinstance(m, type)}
+    named: Any = [(n, "serialization", TypeAdapter(m)) for n, m in {**given, ErrorBody.__name__: ErrorBody}.items()]
+    _, answers = TypeAdapter.json_schemas(named, ref_template=_REF)
+    schemas: dict[str, Any] = requests["$defs"] | answers["$defs"]
+    return schemas
+
+
+def _is_model(taken: Any) -> bool:
+    return isinstance(taken, type) and issubclass(taken, BaseModel)
+
+
+def _ref(model: type) -> dict[str, str]:
+    return {"$ref": _REF.format(model=model.__name__)}
+
+
+def _header_refs() -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}

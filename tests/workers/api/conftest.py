@@ -1,6 +1,7 @@
 """A backend in memory: real tokenizer, real detokeniser, scripted tokens. All that lies over the seam is real."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -260,9 +262,56 @@ def backend() -> ScriptedBackend:
 Ask = Callable[..., httpx.Response]
 
 
+@cache
+def openapi() -> dict[str, Any]:
+    return create_app(ScriptedBackend()).openapi()
+
+
+@cache
+def validator(reference: str) -> Draft202012Validator:
+    """Of a schema of the OpenAPI document, as JSON text."""
+    return Draft202012Validator({**json.loads(reference), "components": openapi()["components"]})
+
+
+def documented(method: str, path: str) -> dict[str, Any] | None:
+    """The document's operation for a request; None where it has none."""
+    path = path.partition("?")[0]
+    if path.startswith("/v1/models/"):
+        path = "/v1/models/{model_id}"
+    operation: dict[str, Any] | None = openapi()["paths"].get(path, {}).get(method.lower())
+    return operation
+
+
+def check_is_documented(method: str, path: str, response: httpx.Response) -> None:
+    """Fails for an answer whose status, media type, headers or body the document does not have.
+
+    Internal errors are not in it, nor what has no route.
+    """
+    operation = documented(method, path)
+    if operation is None or response.status_code == 500:
+        return
+    said = operation["responses"].get(str(response.status_code))
+    assert said is not None, f"{method} {path} does not document {response.status_code}"
+    assert {"x-request-id", "openai-processing-ms"} <= said["headers"].keys() & response.headers.keys()
+    media = response.headers["content-type"].partition(";")[0]
+    content = said["content"][media]
+    schema = json.dumps(content["schema"])
+    if media == "text/event-stream":
+        for line in response.text.split("\n\n"):
+            if line not in ("", "data: [DONE]"):
+                event = json.loads(line.removeprefix("data: "))
+                error = {"$ref": "#/components/schemas/ErrorBody"}
+                validator(json.dumps(error if "error" in event else content["x-event-schema"])).validate(event)
+    elif media == "application/json":
+        validator(schema).validate(response.json())
+
+
 @pytest.fixture
 def ask(backend: ScriptedBackend) -> Ask:
-    """One HTTP request to the application over `backend`; `client` is the address it comes from."""
+    """One HTTP request to the application over `backend`; `client` is the address it comes from.
+
+    Whatever a test asks for, the answer must be one that the OpenAPI document has.
+    """
 
     def request(method: str, path: str, *, client: str = "127.0.0.1", **arguments: Any) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -270,7 +319,9 @@ def ask(backend: ScriptedBackend) -> Ask:
             async with httpx.AsyncClient(transport=transport, base_url="http://kadence") as http:
                 return await http.request(method, path, **arguments)
 
-        return asyncio.run(send())
+        response = asyncio.run(send())
+        check_is_documented(method, path, response)
+        return response
 
     return request
 

@@ -214,15 +214,6 @@ def test_every_answer_says_how_long_it_took(ask: Ask) -> None:
         assert int(ask("GET", path).headers["openai-processing-ms"]) >= 0
 
 
-def test_the_openapi_document_has_every_route_and_no_broken_reference(ask: Ask) -> None:
-    document = ask("GET", "/openapi.json").json()
-    assert {"/v1/chat/completions", "/v1/models/{model_id}", "/admin/kill-switch"} <= document["paths"].keys()
-    text = ask("GET", "/openapi.json").text
-    used = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
-    assert used <= document["components"]["schemas"].keys()
-    assert "$defs" not in text
-
-
 def test_a_long_chat_is_rendered_beside_the_event_loop(ask: Ask, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rendered_on = set()
     render = backend.tokenizer.apply_chat_template
