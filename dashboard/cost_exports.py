@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,16 +94,15 @@ def content(
 
 
 def command(file: File, asked: TimeRange, where: dict[str, list[str]], terms: Terms, name: str) -> str:
-    """What makes the same file in a terminal."""
-    parts = ["kadence cost export", f"-o {name}", f"--format {file.format.value}"]
-    parts += [f"--since {iso(asked.start)}", f"--until {iso(asked.end)}"]
-    parts += [f"--where {dimension}=..." for dimension in where]
+    """What makes the same file in a terminal. Has names from outside in it: st.code, never Markdown."""
+    parts = ["-o", name, "--format", file.format.value, "--since", iso(asked.start), "--until", iso(asked.end)]
+    parts += [part for by, values in where.items() for value in values for part in ("--where", f"{by}={value}")]
     if file.format is Format.FOCUS:
-        parts.append(f"--focus-version {terms.focus_version}")
+        parts += ["--focus-version", terms.focus_version]
+        parts += ["--provider", terms.provider] if terms.provider != PROVIDER else []
+        parts += ["--billing-account", terms.account] if terms.account != ACCOUNT else []
     elif terms.by:
-        parts.append(f"--by {terms.by}")
-    if terms.basis:
-        parts.append(f"--basis {terms.basis}")
-    if terms.priced_as != PricedAs.CURRENT.value:
-        parts.append(f"--as {terms.priced_as}")
-    return " ".join(parts)
+        parts += ["--by", terms.by]
+    parts += ["--basis", terms.basis] if terms.basis else []
+    parts += ["--as", terms.priced_as] if terms.priced_as != PricedAs.CURRENT.value else []
+    return f"kadence cost export {shlex.join(parts)}"
