@@ -39,10 +39,10 @@ class BenchLedger(NamedTuple):
     windows: int
 
 
-def build(folder: Path, *, days: int, cohorts: int, every: int, now: float) -> BenchLedger:
+def build(folder: Path, *, days: int, cohorts: int, every: int, now: float, window_s: int = WINDOW_S) -> BenchLedger:
     """Migrates and fills a SQLite ledger in `folder` that ends at `now` (unix seconds).
 
-    Rollups of `days` days up to yesterday; since then windows of ten seconds with the rollups that they make.
+    Rollups of `days` days up to yesterday; since then windows of `window_s` with the rollups that they make.
     every: of how many hours a cohort works in one.
     """
     url = f"sqlite:///{folder / 'kadence.db'}"
@@ -51,7 +51,7 @@ def build(folder: Path, *, days: int, cohorts: int, every: int, now: float) -> B
     yesterday = int(now // DAY_S - 1) * DAY_S
     fill(engine, days * 24, cohorts, yesterday // 3600 - days * 24, every)
     windows = 0
-    for batch in _batches(yesterday, now, cohorts):
+    for batch in _batches(yesterday, now, cohorts, window_s):
         with writing(engine).begin() as connection:
             connection.execute(sa.insert(Window), [row for row, _, _ in batch])
             connection.execute(sa.insert(WindowCohort), [each for _, found, _ in batch for each in found])
@@ -75,13 +75,13 @@ def build(folder: Path, *, days: int, cohorts: int, every: int, now: float) -> B
 
 
 def _batches(
-    start: float, end: float, cohorts: int
+    start: float, end: float, cohorts: int, window_s: int
 ) -> Iterator[list[tuple[dict[str, Any], list[dict[str, Any]], list[Part]]]]:
     draw = random.Random(7)
     batch = []
-    for sequence in range(int((end - start) // WINDOW_S)):
+    for sequence in range(int((end - start) // window_s)):
         for worker, sku in enumerate(SKUS):
-            batch.append(_window(draw, worker, sku, sequence, start + sequence * WINDOW_S, cohorts))
+            batch.append(_window(draw, worker, sku, sequence, start + sequence * window_s, cohorts, window_s))
         if len(batch) >= 720:
             yield batch
             batch = []
@@ -90,20 +90,21 @@ def _batches(
 
 
 def _window(
-    draw: random.Random, worker: int, sku: str, sequence: int, at: float, cohorts: int
+    draw: random.Random, worker: int, sku: str, sequence: int, at: float, cohorts: int, window_s: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[Part]]:
     """One window with AT_ONCE cohorts, its rows and what it adds to the bill."""
     here = sorted(draw.sample(range(worker, cohorts, len(SKUS)), min(AT_ONCE, cohorts // len(SKUS))))
     ns = split(8 * NS, [draw.randint(1, 9) for _ in here])
+    idle_ns = (window_s - 8) * NS
     key = {"worker": f"w{worker}", "epoch": 1, "sequence": sequence}
     window = {
         **key, "model": f"model-{worker}", "drafter": "ngram", "device": sku, "hour": int(at // 3600), "started_at": at,
-        "ended_at": at + WINDOW_S, "seconds_ns": WINDOW_S * NS, "busy_ns": 8 * NS, "idle_ns": 2 * NS,
+        "ended_at": at + window_s, "seconds_ns": window_s * NS, "busy_ns": 8 * NS, "idle_ns": idle_ns,
         "energy_uj": sum(each // 10_000 for each in ns) + 20_000, "idle_uj": 20_000, "energy_source": "counter",
         "plan_version": 1, "plan_expired": False, "plan_age_s": 0.5, "running": 4, "waiting": 0, "kv_used": 10,
-        "kv_total": 100, "latency": [], "tick_at": at + WINDOW_S, "busy_s": 8.0,
+        "kv_total": 100, "latency": [], "tick_at": at + window_s, "busy_s": 8.0,
     }  # fmt: skip
-    found, parts = [], [Part("", None, IDLE, Amounts(2 * NS, uj=20_000, wasted_uj=0))]
+    found, parts = [], [Part("", None, IDLE, Amounts(idle_ns, uj=20_000, wasted_uj=0))]
     for number, busy in zip(here, ns, strict=True):
         name, tenant = f"cohort-{number:03}", f"tenant-{number % TENANTS:02}"
         spec = draw.randint(20, 60)

@@ -1,0 +1,136 @@
+"""One reading: its range, its filters, and that its figures are the cost report's."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from controlplane.cost_cli.options import time_range
+from controlplane.finops.pricing import load_prices
+from controlplane.settings import load_settings
+from controlplane.store.queries import TimeRange, cost_report
+from dashboard import ledger as readings
+from dashboard.data import Trouble
+from dashboard.filters import zones
+from dashboard.ledger import RANGES, Filters, Ledger, open_reading, range_of
+from dashboard.serve import APP
+
+NOW = 1_800_000_000.0
+ALL = TimeRange(1_000_000_000.0, NOW - 5)
+
+
+def read(**filters: object) -> Ledger:
+    found = open_reading(load_settings(), Filters(**filters), time.time(), None)
+    assert isinstance(found, Ledger)
+    return found
+
+
+@pytest.mark.parametrize("span", [name for name, seconds in RANGES.items() if seconds])
+def test_a_named_range_is_what_the_command_makes_of_since(span, filled):
+    ledger = read(span=span)
+    assert time_range(ledger.since, ledger.until, ledger.now) == ledger.range
+
+
+def test_the_range_of_all_there_is_begins_with_the_first_window():
+    assert range_of(Filters(span="all"), ALL, NOW) == TimeRange(ALL.start, NOW)
+
+
+def test_a_custom_range_is_read_as_the_command_reads_it():
+    asked = Filters(span="custom", since="2026-11-29T15:00", until="90m")
+    assert range_of(asked, ALL, NOW) == time_range("2026-11-29T15:00", "90m", NOW)
+
+
+def test_a_custom_range_without_ends_is_all_there_is_until_now():
+    assert range_of(Filters(span="custom"), ALL, NOW) == TimeRange(ALL.start, NOW)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "says"),
+    [("yesterday", "", "From: 'yesterday'"), ("", "soon", "To: 'soon'"), ("1h", "2h", "is not before")],
+)
+def test_a_custom_range_that_cannot_be_is_a_sentence(since, until, says):
+    trouble = range_of(Filters(span="custom", since=since, until=until), ALL, NOW)
+    assert isinstance(trouble, Trouble)
+    assert says in trouble.sentence
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_command_of_a_reading_has_all_of_its_filters():
+    ledger = read(span="24h", cohort="a b; rm", model="m", basis="spot", idle="even")
+    assert shlex.split(ledger.command("tenant")) == [
+        *("kadence", "cost", "report", "--by", "tenant", "--since", "24h", "--where", "cohort=a b; rm"),
+        *("--where", "model=m", "--basis", "spot", "--idle", "even"),
+    ]
+
+
+def test_a_report_of_a_reading_is_the_cost_report(filled):
+    ledger = read(span="24h", cohort="json", idle="weighted")
+    sheet = load_prices(filled.prices)
+    where = {"cohort": ["json"]}
+    assert ledger.report("cohort") == cost_report(
+        ledger.engine, ledger.range, "cohort", sheet, where=where, idle="weighted"
+    )
+
+
+def test_what_is_kept_of_a_reading_is_read_anew_after_a_new_window(filled):
+    calls: list[float] = []
+    for _ in range(2):
+        read().cached("key", lambda: calls.append(0.0))
+    filled.fill(sequence=2)
+    read().cached("key", lambda: calls.append(1.0))
+    assert calls == [0.0, 1.0]
+
+
+def test_what_is_kept_of_a_database_is_not_shown_for_the_one_that_replaced_it(filled, make_ledger, tmp_path):
+    assert read().report("cohort").total.emitted_tokens == 5000
+    filled.path.unlink()
+    other = make_ledger(filled.folder)
+    other.migrate()
+    assert read().report("cohort").total.emitted_tokens == 0
+
+
+def test_what_is_kept_is_bounded(filled):
+    ledger = read()
+    for n in range(200):
+        ledger.cached(n, lambda: 0)
+    assert len(readings._memory._kept) == 64
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_long_range_has_the_tokens_of_a_short_one_in_its_series():
+    of = {span: sum(p.emitted_tokens for p in read(span=span).series()) for span in ("1h", "24h", "1y")}
+    assert of == {"1h": 5000, "24h": 5000, "1y": 5000}
+
+
+@pytest.mark.usefixtures("filled")
+def test_totals_over_a_long_range_are_one_point_a_bucket():
+    assert [p.emitted_tokens for p in read(span="1y").totals()] == [5000]
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_cohorts_with_most_tokens_have_a_colour_in_order_of_name():
+    assert read().busiest() == ["fiction", "json"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_filters_offer_the_cohorts_and_models_that_there_are():
+    app = AppTest.from_file(str(APP), default_timeout=20).run()
+    assert app.selectbox(key="cohort").options == ["fiction", "json"]
+    assert app.selectbox(key="model").options == ["smollm2-135m-instruct"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_time_zone_in_the_url_goes_before_the_browsers():
+    app = AppTest.from_file(str(APP), default_timeout=20)
+    app.query_params["tz"] = "Asia/Kolkata"
+    app.context = {"timezone": "Europe/Paris"}
+    app.run()
+    assert any("Asia/Kolkata" in caption.value for caption in app.caption)
+
+
+def test_time_zones_have_utc_first_and_those_that_people_live_in():
+    assert zones()[0] == "UTC"
+    assert {"Europe/Berlin", "America/New_York"} <= set(zones())
