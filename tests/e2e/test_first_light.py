@@ -387,6 +387,24 @@ def test_the_canary_checked_what_was_served_and_found_it_right(kadence, ask, eve
     assert kadence.run("alerts", "list", "--url", kadence.url).stdout == "no active alerts\n"
 
 
+def test_a_key_opens_its_cohort_until_it_is_revoked(kadence, eventually) -> None:
+    def status() -> tuple[int, str]:
+        body = {"model": "smollm2-135m-instruct", "prompt": "a", "max_tokens": 1}
+        headers = {"authorization": f"Bearer {secret}", "x-kadence-cohort": "free"}
+        answer = httpx.post(f"{kadence.url}/v1/completions", json=body, headers=headers, timeout=60)
+        return answer.status_code, answer.headers.get("x-ratelimit-limit-requests", "")
+
+    secret = kadence.run("keys", "create", "e2e", "--cohort", "tuned", "--requests-per-minute", "1000").stdout.strip()
+    eventually(lambda: status() == (200, "1000"), within=5)
+    with sqlite3.connect(kadence.home / "kadence.db") as database:
+        cohorts = "SELECT DISTINCT cohort FROM request WHERE tenant = 'e2e'"
+        eventually(lambda: database.execute(cohorts).fetchall() == [("tuned",)])
+    assert kadence.run("keys", "revoke", "e2e").returncode == 0
+    eventually(lambda: status() == (401, ""), within=5)
+    found = [path for path in kadence.home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert found == []
+
+
 # Rightly without data in a healthy run; every other query of a rule or panel must find some.
 EMPTY_IN_HEALTH = {
     "Alerts A",
