@@ -1,6 +1,9 @@
 """What a bad request gets: the right status, an OpenAI error object that names the field, and no work done."""
 
+import asyncio
 import json
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -197,6 +200,22 @@ def test_what_is_not_sane_json_is_a_400(ask: Ask, backend: Any, body: bytes) -> 
     assert not backend.requests
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model": "tiny", "prompt": "a", "max_tokens": 1, "max_tokens": 100}', "max_tokens"),
+        (b'{"model": "tiny", "prompt": "a", "metadata": {"team": "x", "team": "y"}}', "team"),
+        (b'{"model": "tiny", "prompt": "a", "\\u006dodel": "tiny"}', "model"),
+        (b'{"model": "tiny", "prompt": "a", "\\n": 1, "\\n": 2}', "(unreadable name)"),
+    ],
+)
+def test_a_field_that_is_there_twice_is_a_400(ask: Ask, backend: Any, body: bytes, param: str) -> None:
+    response = ask("POST", "/v1/completions", content=body, headers={"content-type": "application/json"})
+    error = error_of(response, 400)
+    assert (error["code"], error["param"]) == ("duplicate_key", param)
+    assert not backend.requests
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_a_body_that_does_not_say_it_is_json_is_a_415(ask: Ask, media_type: str) -> None:
     response = ask("POST", "/v1/completions", content=b"{}", headers={"content-type": media_type})
@@ -227,6 +246,30 @@ def test_a_prompt_over_the_context_is_refused_with_both_numbers(complete: Ask, b
     assert "300" in error["message"]
     assert "200" in error["message"]
     assert not backend.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_prompt_that_cannot_fit_is_refused_without_being_tokenised(
+    ask: Ask, backend: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    tokenised: list[str] = []
+    encode = backend.tokenizer.encode
+
+    def watched(text: str, **options: Any) -> Any:
+        tokenised.append(text)
+        return encode(text, **options)
+
+    monkeypatch.setattr(backend.tokenizer, "encode", watched)
+    long = "x" * 2_000_000
+    asked = (
+        {"prompt": ["short", long]} if path == "/v1/completions" else {"messages": [{"role": "user", "content": long}]}
+    )
+    began = time.process_time()
+    error = error_of(ask("POST", path, json={"model": "tiny", **asked}), 400)
+    assert time.process_time() - began < 0.5
+    assert (error["code"], error["param"]) == ("context_length_exceeded", next(iter(asked)))
+    assert "at least 2000" in error["message"]
+    assert tokenised == []
 
 
 def test_a_prompt_that_fills_the_context_is_refused(complete: Ask) -> None:
@@ -304,6 +347,45 @@ def test_a_failure_of_one_prompt_cancels_the_others(complete: Ask, backend: Any)
     backend.failure = WorkerError("The worker went away.")
     error_of(complete(prompt=["a", "b", "c"]), 503)
     assert sorted(backend.cancelled) == sorted(r.request_id for r in backend.requests)
+
+
+def test_a_refusal_of_one_choice_after_the_first_token_is_an_error_in_the_stream(complete: Ask, backend: Any) -> None:
+    original, late = backend.generate, Overloaded(1)
+
+    async def generate(request: Any) -> Any:
+        if request.request_id.endswith("-1"):
+            for _ in range(100):
+                await asyncio.sleep(0)
+            raise late
+        async for chunk in original(request):
+            yield chunk
+            await asyncio.sleep(0.01)
+
+    backend.generate = generate
+    response = complete(prompt=["a", "b"], stream=True)
+    *_, last, done, _ = response.text.split("\n\n")
+    assert (response.status_code, done) == (200, "data: [DONE]")
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "rate_limit_exceeded"
+    assert [s.input_tokens for s in backend.settled] == [1]  # the prompt that was never taken in is not billed
+
+
+def test_a_header_that_asks_for_no_such_metrics_is_a_400(ask: Ask) -> None:
+    body = {"model": "tiny", "prompt": "a"}
+    response = ask("POST", "/v1/completions", json=body, headers={"x-kadence-metrics": "all"})
+    assert error_of(response, 400)["param"] == "x-kadence-metrics"
+
+
+def test_nothing_that_a_client_wrote_is_logged(
+    chat: Ask, complete: Ask, backend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    backend.failure = "the worker broke"
+    chat(messages=[{"role": "user", "content": "SECRET\r\nFORGED"}], stream=True)
+    complete(prompt="SECRET\nFORGED", user="SECRET", metadata={"SECRET": "SECRET"}, stop="SECRET")
+    complete(prompt="x" * 300 + "SECRET")
+    written = [r.getMessage() for r in caplog.records if r.name.startswith("workers")]
+    assert any("the worker broke" in line for line in written)
+    assert not [line for line in written if "SECRET" in line or "\n" in line]
 
 
 def test_a_fault_of_the_endpoint_itself_is_an_error_object_without_a_traceback(

@@ -74,6 +74,74 @@ def test_the_openai_client_sees_an_error_in_a_stream(client: openai.OpenAI, back
         list(client.completions.create(model="tiny", prompt="a", max_tokens=50, stream=True))
 
 
+def test_the_openai_client_asks_for_all_that_it_has_fields_for(client: openai.OpenAI, backend: Any) -> None:
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "developer", "content": "d"}, *HI],
+        n=2,
+        logprobs=True,
+        top_logprobs=3,
+        logit_bias={"5": -100},
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        seed=1,
+        max_completion_tokens=50,
+        service_tier="auto",
+        metadata={"team": "x"},
+        safety_identifier="u",
+        store=False,
+        prediction={"type": "content", "content": "Hello"},
+        response_format={"type": "text"},
+        extra_body={"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True, "min_tokens": 2},
+    )
+    assert [choice.message.content for choice in answer.choices] == [REPLY, REPLY]
+    scored = answer.choices[0].logprobs
+    assert scored is not None
+    assert scored.content is not None
+    assert len(scored.content[0].top_logprobs) == 3
+    assert bytes(b for token in scored.content for b in token.bytes or ()).decode() == REPLY
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert backend.requests[0].sampling.min_p == 0.1
+
+
+def test_the_openai_client_reads_echoed_log_probabilities(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="a", max_tokens=5, echo=True, logprobs=2, best_of=2)
+    (choice,) = answer.choices
+    assert choice.text == "aHello"
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens == list("aHello")
+    assert choice.logprobs.text_offset == list(range(6))
+
+
+def test_the_asynchronous_openai_client_streams_several_choices_at_once(base_url: str) -> None:
+    async def ask(client: openai.AsyncOpenAI) -> dict[int, str]:
+        texts: dict[int, str] = {}
+        stream = await client.chat.completions.create(
+            model="tiny", messages=HI, n=2, stream=True, stream_options={"include_usage": True}, logprobs=True
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        return texts
+
+    async def ask_all() -> list[dict[int, str]]:
+        async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="x", max_retries=0) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(4)))
+
+    assert asyncio.run(ask_all()) == [{0: REPLY, 1: REPLY}] * 4
+
+
+def test_the_openai_clients_stream_helper_gathers_the_whole_answer(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="tiny", messages=HI, logprobs=True) as stream:
+        for _ in stream:
+            pass
+        whole = stream.get_final_completion()
+    assert whole.choices[0].message.content == REPLY
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.choices[0].logprobs is not None
+
+
 def wait_for(cancelled: list[str], count: int) -> None:
     deadline = time.monotonic() + 5
     while len(cancelled) < count and time.monotonic() < deadline:
