@@ -18,7 +18,10 @@ from workers.target import Target
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 11}
 LIMITED: dict[str, Any] = {"temperature": 1.2, "seed": 5, "top_k": 7, "top_p": 0.8, "min_tokens": 9}
+PENALISED: dict[str, Any] = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.6}
+WISHED: dict[str, Any] = SEEDED | PENALISED | {"min_p": 0.02, "logit_bias": ((5, 2.0), (9, -3.0)), "logprobs": 2}
 MODES = {"greedy": GREEDY, "seeded": SEEDED, "limited": LIMITED}
+WISHES = {"penalised": GREEDY | PENALISED, "wished": WISHED | {"min_tokens": 4, "stop_token_ids": (21,)}}
 COHORTS = ("default", "a", "b")
 K = {"default": 2, "a": 4, "b": 8}
 
@@ -95,7 +98,8 @@ def test_right_text_is_never_taken_for_wrong(serve, ask, prompts, proposer, dtyp
     """Hundreds of requests, greedy and seeded, at mixed K, with limits and cancels; not even a near tie."""
     served = serve(K, proposer, dtype=dtype)
     numbers = itertools.count()
-    for mode, prompt in itertools.product(MODES.values(), [*prompts, *(p[::-1] for p in prompts)]):
+    modes = (MODES | WISHES).values()
+    for mode, prompt in itertools.product(modes, [*prompts, *(p[::-1] for p in prompts[::2])]):
         i = next(numbers)
         served.submit(ask(prompt, f"{i}", cohort=COHORTS[i % 3], max_tokens=8 + i % 30, **mode))
         served.step()
@@ -262,6 +266,20 @@ def test_a_request_with_a_wish_that_is_new_to_the_canary_is_not_checked(ask, pro
     monkeypatch.setattr(workers.canary_score, "SAMPLING", workers.canary_score.SAMPLING - {"min_tokens"})
     assert is_reproducible(ask(prompts[4]))
     assert not is_reproducible(ask(prompts[4], min_tokens=2))
+
+
+@pytest.mark.parametrize("mode", WISHES)
+def test_wishes_that_verification_forgets_are_found(serve, ask, prompts, mode, monkeypatch) -> None:
+    """Penalties were ignored without a word (vllm 18902)."""
+    monkeypatch.setattr(workers.verifier, "restrict_batch", lambda logits, *_: logits)
+    served = serve(4, "close", eos=())
+    served.submit(ask(prompts[4], max_tokens=40, **{**WISHES[mode], "stop_token_ids": ()}))
+    (check,) = served.drain().settle().checks
+    assert check.verdict == "mismatch"
+
+
+def test_a_request_with_a_wish_on_board_is_checked(ask, prompts) -> None:
+    assert all(is_reproducible(ask(prompts[4], **wishes)) for wishes in WISHES.values())
 
 
 def test_text_that_was_never_drafted_is_not_checked(serve, ask, prompts) -> None:

@@ -84,6 +84,30 @@ def test_a_token_at_the_border_of_the_nucleus_may_have_been_in(look, top_p, near
     assert math.isinf(found.worst_gap) != near
 
 
+@pytest.mark.parametrize(("min_p", "near"), [(1 / 6, True), (0.25, False)])
+def test_a_token_at_the_border_of_min_p_may_have_been_in(look, min_p, near) -> None:
+    """Token 3 has a sixth of the likeliest one's probability, up to rounding."""
+    found = look(LAW, 3, temperature=1.0, seed=seed_for(3), min_p=min_p)
+    assert (found.mismatches == 0) == near
+    assert math.isinf(found.worst_gap) != near
+
+
+@pytest.mark.parametrize(("at", "token"), [(0, 1), (1, 1), (3, 2)])
+def test_a_penalty_counts_what_was_emitted_before(look, at, token) -> None:
+    """`look` has token 1 emitted at every place before; the prompt holds 3 alone."""
+    logits = torch.tensor([-30.0, 5.0, 4.0, 1.0])
+    assert look(logits, token, at=at, frequency_penalty=0.4) == Comparison(1)
+    assert look(logits, 3 - token, at=at, frequency_penalty=0.4).mismatches == 1
+
+
+def test_a_repetition_penalty_moves_rounding_as_well(look) -> None:
+    """Two logits that differ by a rounding differ by more of it where both are multiplied."""
+    logits = torch.tensor([-30.0, -5.0, -5.0 - 1.5 * TOLERANCE, -20.0])
+    wished = {"repetition_penalty": 2.0, "logit_bias": ((1, -5.0), (2, -5.0))}
+    assert look(logits, 2).mismatches == 1
+    assert look(logits, 2, **wished).near_ties == 1
+
+
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}], ids=["greedy", "seeded"])
 def test_an_end_before_min_tokens_was_not_allowed(look, sampling) -> None:
     logits = torch.tensor([20.0, 5.0, 3.0, 1.0])

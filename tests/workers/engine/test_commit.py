@@ -6,7 +6,7 @@ import pytest
 
 from workers.commit import commit, trim
 from workers.detokenizer import Detokenizer
-from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.sequence import EngineRequest, SamplingParams, Sequence, TokenLogprob
 from workers.verifier import Accepted
 
 EOS = 2
@@ -47,6 +47,44 @@ def test_any_of_several_stop_tokens_ends_the_text() -> None:
 
 def test_with_ignore_eos_only_the_budget_counts() -> None:
     assert trim([10, EOS, 11], 5, {EOS}, True) == ([10, EOS, 11], None)
+
+
+def test_a_stop_token_ends_the_text_where_eos_is_ignored() -> None:
+    assert trim([10, EOS, 8, 11], 5, {EOS}, True, (8,)) == ([10, EOS, 8], "stop")
+
+
+def test_a_stop_token_past_the_budget_does_not_count() -> None:
+    assert trim([10, 11, 8], 2, {EOS}, False, (8,)) == ([10, 11], "length")
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_a_stop_token_ends_the_text_before_it_at_any_position_of_four_drafts(make_sequence, position) -> None:
+    token_ids = [20, 21, 22, 23, 24]
+    token_ids[position] = 30
+    sequence = make_sequence(stop_token_ids=(30,))
+    done = commit(sequence, Accepted(4, tuple(token_ids)), 4, 4, {EOS})
+    # It is among the ids, and counted, as the last token of a stop string is; it is no part of the text.
+    assert done.token_ids == tuple(token_ids[: position + 1])
+    assert done.text.split() == [f"t{token}" for token in token_ids[:position]]
+    assert (done.finish_reason, done.accepted, done.ended) == ("stop", min(position + 1, 4), position < 4)
+
+
+def test_a_stop_string_before_a_stop_token_wins(make_sequence) -> None:
+    sequence = make_sequence(stop=("t20",), stop_token_ids=(21,))
+    done = commit(sequence, Accepted(2, (20, 21, 22)), 2, 2, {EOS})
+    assert (done.token_ids, done.text) == ((20,), " ")
+
+
+def test_text_held_back_for_a_stop_string_comes_before_a_stop_token(make_sequence) -> None:
+    sequence = make_sequence(stop=("t20 t22",), stop_token_ids=(21,))
+    done = commit(sequence, Accepted(2, (20, 21, 22)), 2, 2, {EOS})
+    assert (done.token_ids, done.text) == ((20, 21), " t20")
+
+
+def test_log_probabilities_are_cut_with_the_tokens(make_sequence) -> None:
+    entries = tuple(TokenLogprob(token, -1.0) for token in (20, EOS, 22))
+    done = commit(make_sequence(), Accepted(2, (20, EOS, 22), logprobs=entries), 2, 2, {EOS})
+    assert done.logprobs == entries[:2]
 
 
 @pytest.mark.parametrize("position", range(5))

@@ -59,7 +59,7 @@ def run(make_engine, ask, drain, prompt, k, proposer, **request):
         ("ngram", {}),
         ("ngram", {"temperature": 0.9, "seed": 3}),
         ("close", {}),
-        ("close", {"temperature": 0.9, "seed": 3}),
+        ("close", {"temperature": 0.9, "seed": 3, "frequency_penalty": 1.0, "repetition_penalty": 1.2, "min_p": 0.02}),
     ],
 )
 def test_shadows_find_exactly_what_speculation_finds(
