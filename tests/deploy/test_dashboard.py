@@ -67,7 +67,13 @@ def test_the_variables_are_there_and_each_one_is_used() -> None:
     assert variables["datasource"]["query"] == "prometheus"
     used = set(re.findall(r"\$([a-z]+)\b", " ".join(target["expr"] for _, target in TARGETS)))
     assert used == set(variables) - {"datasource"}
-    assert [v["name"] for v in variables.values() if v["type"] == "query" and v["allValue"] != ".*"] == []
+    of_all = {v["name"]: v["allValue"] for v in variables.values() if v["includeAll"]}
+    assert of_all == dict.fromkeys(("job", "model", "cohort", "budget"), ".*")
+
+
+def test_one_basis_is_chosen_since_a_sum_over_several_would_count_time_twice() -> None:
+    (basis,) = (v for v in DASHBOARD["templating"]["list"] if v["name"] == "basis")
+    assert (basis["multi"], basis["includeAll"]) == (False, False)
 
 
 @pytest.mark.parametrize(("panel", "target"), TARGETS, ids=[f"{name} {t['refId']}" for name, t in TARGETS])
