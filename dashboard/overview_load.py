@@ -27,6 +27,7 @@ from controlplane.store.queries import (
 from dashboard.cost_budgets import Outlook, outlooks, policy_in_force
 from dashboard.ledger import Ledger
 from dashboard.overview_advice import Advice, Facts, advice, stopped
+from dashboard.overview_retraining import retraining
 from dashboard.overview_trend import Trend, floats, period_before, step_dimension, steps
 
 DECISION_LIMIT = 500
@@ -89,6 +90,7 @@ def load_overview(ledger: Ledger) -> Overview:
         budgets=budgets,
         zero_k=_zero_k(ledger, plan, apart),
         is_saving_known=saving is not None,
+        retraining=retraining(ledger),
     )
     report = reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)]
     colours = ledger.busiest(report)
