@@ -76,8 +76,8 @@ def survival_chart(frame: pd.DataFrame, cohorts: Sequence[str]) -> alt.LayerChar
         shape=alt.Shape(
             "kind:N",
             scale=alt.Scale(domain=[MEASURED, ASSUMED], range=["circle", "cross"]),
-            legend=alt.Legend(title=None, orient="bottom"),
+            legend=alt.Legend(title=None, orient="bottom", symbolFillColor="gray", symbolStrokeColor="gray"),
         ),
         tooltip=tooltip,
     )
-    return alt.layer(lines, spans, points).properties(height=HEIGHT)
+    return alt.layer(lines, spans, points).properties(height=HEIGHT + 50)
