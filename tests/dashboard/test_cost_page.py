@@ -15,6 +15,7 @@ shares with idle by machine time: json 75 % of the cost for 80 % of the tokens, 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from decimal import Decimal
 from typing import Any
@@ -27,6 +28,7 @@ from controlplane.cost_cli import cost_app
 from controlplane.store.cost_rows import IdleRule
 from dashboard import format as fmt
 from dashboard.cost_tables import basis_name
+from dashboard.data import forget
 from dashboard.filters import IDLE_RULES
 from dashboard.serve import APP
 
@@ -48,6 +50,24 @@ def three_bases(ledger):
     ledger.price(THREE_BASES)
     ledger.fill()
     return ledger
+
+
+@pytest.fixture(scope="module")
+def seen(make_ledger, tmp_path_factory):
+    """One look at the page with three bases, for tests that only read it."""
+    ledger = make_ledger(tmp_path_factory.mktemp("seen"))
+    ledger.migrate()
+    ledger.price(THREE_BASES)
+    ledger.fill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KADENCE_HOME", str(ledger.folder))
+        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
+        patch.setenv("KADENCE_PRICES", str(ledger.prices))
+        made: list[Any] = []
+        patch.setattr("dashboard.cost_cards.content", lambda *asked: made.append(asked))
+        yield open_cost(range="24h")
+        assert not made
+    forget()
 
 
 def open_cost(*, by: str = "cohort", idle: IdleRule = "none", **query: str) -> AppTest:
@@ -75,16 +95,18 @@ def words(app: AppTest) -> str:
     return "\n".join(str(e.value) for kind in (app.caption, app.text, app.info) for e in kind).replace("\\", "")
 
 
-def printed(url: str, *arguments: str) -> Any:
-    done = CliRunner().invoke(cost_app, ["report", "--database-url", url, "--json", *arguments])
+def printed(url: str, command: str) -> Any:
+    """What that `kadence cost report` prints of the database."""
+    kadence, cost, *asked = shlex.split(command)
+    assert (kadence, cost) == ("kadence", "cost")
+    done = CliRunner().invoke(cost_app, [*asked, "--database-url", url])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
-@pytest.mark.usefixtures("three_bases")
-def test_the_totals_are_those_worked_out_by_hand():
+def test_the_totals_are_those_worked_out_by_hand(seen):
     # No draft token is wasted and no prompt cost anything in this ledger: decode is 16 s of 0.001 USD.
-    assert figures(open_cost()) == {
+    assert figures(seen) == {
         "Cost": "$0.02000",
         "Per 1M tokens": "$4.000",
         "Idle cost": "$0.004000",
@@ -94,9 +116,8 @@ def test_the_totals_are_those_worked_out_by_hand():
     }
 
 
-@pytest.mark.usefixtures("three_bases")
-def test_every_basis_of_the_sheet_stands_beside_the_others():
-    rows = bill(open_cost())
+def test_every_basis_of_the_sheet_stands_beside_the_others(seen):
+    rows = bill(seen)
     assert list(rows) == ["fiction", "json", "idle", "total"]
     assert [rows["json"][f"{basis} per 1M"] for basis in ("On demand", "Reserved", "Spot")] == [
         "$3.000",
@@ -127,18 +148,19 @@ def test_idle_goes_where_the_rule_sends_it(rule, costs, loaded):
 
 
 @pytest.mark.parametrize(
-    ("query", "flags"),
+    "query",
     [
-        ({}, ("--by", "cohort")),
-        ({"idle": "even", "cohort": "json"}, ("--by", "cohort", "--idle", "even", "--where", "cohort=json")),
-        ({"by": "tenant", "idle": "weighted"}, ("--by", "tenant", "--idle", "weighted")),
-        ({"by": "hour", "model": "smollm2-135m-instruct"}, ("--by", "hour", "--where", "model=smollm2-135m-instruct")),
-        ({"by": "direction"}, ("--by", "direction")),
+        {},
+        {"idle": "even", "cohort": "json"},
+        {"by": "tenant", "idle": "weighted"},
+        {"by": "hour", "model": "smollm2-135m-instruct"},
+        {"by": "direction"},
     ],
 )
-def test_every_number_is_that_of_the_cost_report(three_bases, query, flags):
+def test_every_number_is_what_the_command_under_the_table_prints(three_bases, query):
     app = open_cost(**query)
-    answer = printed(three_bases.url, "--since", "1h", "--basis", "all", *flags)
+    answer = printed(three_bases.url, app.code[0].value)
+    assert answer["idle_rule"] == query.get("idle", "none")
     by = answer["by"]
     shown = bill(app, by.capitalize())
     rest = [] if answer["rest"] is None else [{by: "rest", **answer["rest"]}]
@@ -159,14 +181,6 @@ def test_every_number_is_that_of_the_cost_report(three_bases, query, flags):
         # The ledger is measured: where the report has none, there was no machine time, as in idle that was spread.
         told = fmt.NOTHING if row["energy_j"] is None else f"{fmt.number(row['energy_j'])} J"
         assert line["Energy"] == told
-
-
-@pytest.mark.usefixtures("three_bases")
-def test_the_command_under_the_table_prints_the_same():
-    app = open_cost(cohort="json", idle="even")
-    assert "kadence cost report --by cohort --since 1h --where cohort=json --idle even --basis all --json" in [
-        c.value for c in app.code
-    ]
 
 
 def test_what_has_no_price_is_unpriced_and_never_zero(ledger):
@@ -199,18 +213,13 @@ def test_html_in_a_cohorts_name_stays_text_whatever_rows_stand_for(ledger, by):
         assert "<img" not in str(element.value)
 
 
-@pytest.mark.usefixtures("three_bases")
-def test_without_a_policy_the_budgets_say_how_to_have_one():
-    assert "No policy is on record" in words(open_cost())
+def test_without_a_policy_the_budgets_say_how_to_have_one(seen):
+    assert "No policy is on record" in words(seen)
 
 
-@pytest.mark.usefixtures("three_bases")
-def test_no_file_is_made_before_its_button_is_pressed(monkeypatch):
-    made = []
-    monkeypatch.setattr("dashboard.cost_cards.content", lambda *asked: made.append(asked))
-    app = open_cost(range="24h")
-    assert [button.label for button in app.get("download_button")] == ["CSV", "Parquet", "FOCUS", "FOCUS, Parquet"]
-    assert not made
+def test_no_file_is_made_before_its_button_is_pressed(seen):
+    labels = [button.label for button in seen.get("download_button")]
+    assert labels == ["CSV", "Parquet", "FOCUS", "FOCUS, Parquet"]
 
 
 @pytest.mark.usefixtures("three_bases")

@@ -17,6 +17,7 @@ from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision
 from dashboard import format as fmt
+from dashboard.data import forget
 from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -65,10 +66,24 @@ def two_bases(ledger):
     return ledger
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_every_price_basis_of_the_sheet_has_its_card():
+@pytest.fixture(scope="module")
+def seen(make_ledger, tmp_path_factory):
+    """One look at the page with two bases, for tests that only read it."""
+    ledger = make_ledger(tmp_path_factory.mktemp("seen"))
+    ledger.migrate()
+    ledger.price(TWO_BASES)
+    ledger.fill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KADENCE_HOME", str(ledger.folder))
+        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
+        patch.setenv("KADENCE_PRICES", str(ledger.prices))
+        yield open_overview()
+    forget()
+
+
+def test_every_price_basis_of_the_sheet_has_its_card(seen):
     # 20 s for 5,000 tokens: on demand 0.020 USD, 4.00 per million; spot 0.00025 USD a second, 0.005 USD, 1.00.
-    found = figures(open_overview())
+    found = figures(seen)
     assert found["Cost per 1M tokens"] == "$4.000"
     assert found["Cost per 1M, spot"] == "$1.000"
 
@@ -103,22 +118,18 @@ def test_a_figure_is_held_against_the_stretch_of_the_same_length_before(ledger):
     assert card.delta == "+0.0 %"
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_without_anything_before_there_is_no_change_to_show():
-    card = next(m for m in open_overview().metric if m.label == "Cost per 1M tokens")
+def test_without_anything_before_there_is_no_change_to_show(seen):
+    card = next(m for m in seen.metric if m.label == "Cost per 1M tokens")
     assert card.delta == ""
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_without_an_experiment_the_saving_is_not_measured_and_says_how_to_start_one():
-    app = open_overview()
-    assert figures(app)["Saved by speculation"] == "not measured"
-    assert "kadence experiment start" in words(app)
+def test_without_an_experiment_the_saving_is_not_measured_and_says_how_to_start_one(seen):
+    assert figures(seen)["Saved by speculation"] == "not measured"
+    assert "kadence experiment start" in words(seen)
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_the_source_of_the_energy_is_beside_it():
-    assert "source: counter" in words(open_overview())
+def test_the_source_of_the_energy_is_beside_it(seen):
+    assert "source: counter" in words(seen)
 
 
 def test_energy_that_was_not_measured_has_no_source(ledger):
@@ -156,16 +167,14 @@ def test_a_cohort_that_is_switched_off_is_named_with_its_reason(ledger):
     assert f"json is served without speculation: {sentence}." in [text.value for text in open_overview().text]
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_why_k_is_what_it_is_stands_beside_k():
-    table = next(d.value for d in open_overview().dataframe if "Why" in d.value.columns)
+def test_why_k_is_what_it_is_stands_beside_k(seen):
+    table = next(d.value for d in seen.dataframe if "Why" in d.value.columns)
     why = {row["Cohort"]: (row["K"], row["Why"]) for _, row in table.iterrows()}
     assert why["json"] == ("4", "2 → 4 at load 2: position 2 accepted 83 % (floor 50 %), 100 samples")
 
 
-@pytest.mark.usefixtures("two_bases")
-def test_each_figure_links_to_the_page_it_comes_from():
-    linked = {link.label for link in open_overview().page_link}
+def test_each_figure_links_to_the_page_it_comes_from(seen):
+    linked = {link.label for link in seen.page_link}
     assert {"Cost", "Speculation"} <= linked
 
 
