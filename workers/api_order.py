@@ -19,6 +19,7 @@ from workers.token_bound import token_bound
 from workers.token_text import PromptText, prompt_text
 
 DETAILS_HEADER = "x-kadence-metrics"
+DETAILS = ("summary", "detailed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def best_of(outcomes: Sequence[Outcome], asked: GenerationRequest) -> list[Outco
 def wants_details(request: Request) -> bool:
     """Whether the speculation block is to list every step; raises ApiError for a header that says something else."""
     wish = request.headers.get(DETAILS_HEADER, "summary")
-    if wish not in ("summary", "detailed"):
+    if wish not in DETAILS:
         raise invalid(DETAILS_HEADER, f"The {DETAILS_HEADER} header must be summary or detailed.")
     return wish == "detailed"
 

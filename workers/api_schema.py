@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from workers.api_documented import ERRORS, JSON, ROUTES, Documented
+from workers.api_order import DETAILS, DETAILS_HEADER
 from workers.api_responses import ErrorBody
 
 _REF = "#/components/schemas/{model}"
@@ -23,6 +24,22 @@ _HEADERS: dict[str, Any] = {
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
 }
+_WISHES: list[dict[str, Any]] = [
+    {
+        "name": "x-request-id",
+        "in": "header",
+        "required": False,
+        "description": "Up to 128 letters, digits, `.`, `_`, `:` and `-`; anything else is replaced.",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": DETAILS_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "detailed: the speculation block lists every step.",
+        "schema": {"enum": list(DETAILS)},
+    },
+]
 _RETRY = {
     name: {"description": text, "schema": {"type": "string"}}
     for name, text in {
@@ -67,6 +84,8 @@ def _complete(operation: dict[str, Any], route: Documented) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["name"] in route.query:
             parameter["schema"] = route.query[parameter["name"]]
+    if route.event is not None:
+        operation["parameters"] = [*operation.get("parameters", ()), *_WISHES]
     gives = route.gives if isinstance(route.gives, dict) else _ref(route.gives)
     content: dict[str, Any] = {media: {"schema": gives} for media in route.media}
     if route.example is not None:

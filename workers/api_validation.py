@@ -142,6 +142,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def _consistent(request: _Request) -> _Request:
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options", "stream_options needs stream to be true.")
+    options = request.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        param = "stream_options.continuous_usage_stats"
+        raise invalid(param, f"{param} needs stream_options.include_usage to be true.")
     if request.min_tokens and request.limit is not None and request.min_tokens > request.limit:
         raise invalid("min_tokens", "min_tokens must not be more than max_tokens.")
     return request
@@ -191,6 +195,8 @@ def _without_neutral(data: dict[str, Any], neutral: _Values, path: str = "") -> 
     """`data` without unsupported fields that ask for nothing; raises ApiError for one that asks for something."""
     supported = {}
     for key, value in data.items():
+        if key == "top_k" and value == -1 and not path:
+            continue  # some servers' way of saying 0
         if key not in neutral:
             supported[key] = value
         elif value is not None and not any(_same(value, allowed) for allowed in neutral[key]):

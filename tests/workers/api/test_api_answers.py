@@ -111,6 +111,7 @@ def test_every_form_of_prompt_gives_a_choice_each(
     [
         {"presence_penalty": 0, "frequency_penalty": 0.0, "n": 1, "logit_bias": {}, "logprobs": False, "tools": []},
         {"response_format": {"type": "text"}, "tool_choice": "none", "prediction": None, "store": False},
+        {"best_of": 1, "echo": False, "top_k": -1, "chat_template_kwargs": {}, "reasoning_effort": "none"},
         {"temperature": None, "stop": None, "max_tokens": None, "user": None, "metadata": None, "stream": None},
     ],
 )

@@ -54,7 +54,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 2.5}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.5}, "top_p"),
-    ({"top_k": -1}, "top_k"),
+    ({"top_k": -2}, "top_k"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -5}, "max_tokens"),
     ({"max_tokens": 1.5}, "max_tokens"),
@@ -121,6 +121,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"prediction": {"type": "content"}}, "prediction.content"),
     ({"prediction": {"type": "content", "content": "x" * 201}}, "prediction.content"),
     ({"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "stream_options.continuous_usage_stats"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
     ({"frobnicate": 1}, "frobnicate"),
     ({"prompt": "x"}, "prompt"),
 ]
