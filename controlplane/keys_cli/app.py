@@ -1,4 +1,4 @@
-"""`kadence keys create|list|show|rotate|revoke`: API keys, in the ledger; a running endpoint learns them within 2 s."""
+"""`kadence keys`: API keys, in the ledger; a running endpoint learns of a change within 2 seconds."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controlplane.keys_cli.change import change
+from controlplane.keys_cli.common import (
+    AT_ONCE,
+    MOST,
+    OF_BOTH,
+    Name,
+    Why,
+    attempt,
+    check_words,
+    cohort_warning,
+    open_or_make,
+    seconds,
+)
 from controlplane.keys_cli.shown import key_json, key_line
 from controlplane.policy_cli.common import WRONG_USE, AsJson, stop
 from controlplane.policy_cli.records import Config, DatabaseUrl, ledger
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from controlplane.keys.ring import ApiKey
 
 keys_app = typer.Typer(name="keys", help="Make, rotate and revoke API keys.", no_args_is_help=True)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-MOST = 10**12
-"""Of any limit: a client never reaches it, and no column overflows."""
-
-Name = Annotated[str, typer.Argument(help="Letters, digits and . _ - (up to 64); the policy's match.api_key has it.")]
-Why = Annotated[str, typer.Option(help="For the record.")]
 
 
 @keys_app.command("create")
@@ -37,10 +43,8 @@ def create(
     tenant: Annotated[str | None, typer.Option(help="Whose bill and budget; default: the name.")] = None,
     cohort: Annotated[str | None, typer.Option(help="Where its requests go, whatever they say.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(min=1, max=MOST)] = None,
-    tokens_per_minute: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Of prompts and of answers together.")
-    ] = None,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, max=MOST, help="Requests at once.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, max=MOST, help=OF_BOTH)] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, max=MOST, help=AT_ONCE)] = None,
     expires: Annotated[str | None, typer.Option(help="How long it is valid: 12h, 90d. [for ever]")] = None,
     note: Annotated[str, typer.Option(help="For people: whose it is, what for.")] = "",
     why: Why = "",
@@ -64,10 +68,8 @@ def create(
     wrong = next((what for what, value in bound.items() if admin and value is not None), None)
     if wrong is not None:
         stop(f"--admin: an admin key cannot infer, so {wrong} says nothing; leave it out", as_json, WRONG_USE)
-    for option, given in (("--tenant", tenant), ("--cohort", cohort)):
-        if given is not None and (not given.strip() or not given.isprintable() or len(given) > 200):
-            stop(f"{option}: must be 1 to 200 printable characters", as_json, WRONG_USE)
-    lasts = _seconds("--expires", expires, as_json)
+    check_words({"--tenant": tenant, "--cohort": cohort}, as_json)
+    lasts = seconds("--expires", expires, as_json)
     secret, key = _fresh(name, admin)
     key = replace(
         key,
@@ -77,9 +79,9 @@ def create(
         note=note,
         expires_at=None if lasts is None else key.created_at + lasts,
     )
-    engine = _open(config, database_url, as_json)
-    _change(lambda: add_key(engine, key, why), as_json)
-    _tell(key, secret, as_json, _cohort_warning(engine, key))
+    engine = open_or_make(config, database_url, as_json)
+    attempt(lambda: add_key(engine, key, why), as_json)
+    _tell(key, secret, as_json, cohort_warning(engine, key))
 
 
 @keys_app.command("list")
@@ -128,6 +130,9 @@ def show(name: Name, database_url: DatabaseUrl = None, config: Config = None, as
         typer.echo(f"{iso(each.at)}  {each.what:<8} {each.key_id}  {each.done_by}: {each.why or '(no reason given)'}")
 
 
+keys_app.command("change")(change)
+
+
 @keys_app.command("rotate")
 def rotate(
     name: Name,
@@ -141,13 +146,13 @@ def rotate(
     """Give a key a new secret and print it; what is bound to the name stays."""
     from controlplane.store.api_keys import all_keys, rotate_key
 
-    grace_s, lasts = _seconds("--grace", grace, as_json) or 0.0, _seconds("--expires", expires, as_json)
+    grace_s, lasts = seconds("--grace", grace, as_json) or 0.0, seconds("--expires", expires, as_json)
     engine = ledger(config, database_url, as_json)
     is_admin = any(key.is_admin for key in all_keys(engine, name) if not key.is_revoked)
     secret, fresh = _fresh(name, is_admin)
     until = None if lasts is None else fresh.created_at + lasts
-    key = _change(lambda: rotate_key(engine, fresh, grace_s, why, until), as_json)
-    _tell(key, secret, as_json, _cohort_warning(engine, key))
+    key = attempt(lambda: rotate_key(engine, fresh, grace_s, why, until), as_json)
+    _tell(key, secret, as_json, cohort_warning(engine, key))
 
 
 @keys_app.command("revoke")
@@ -162,7 +167,7 @@ def revoke(
     from controlplane.store.api_keys import revoke_key
 
     engine = ledger(config, database_url, as_json)
-    key = _change(lambda: revoke_key(engine, name, getpass.getuser(), why, time.time()), as_json)
+    key = attempt(lambda: revoke_key(engine, name, getpass.getuser(), why, time.time()), as_json)
     if as_json:
         typer.echo(json.dumps({"ok": True, **key_json(key, time.time())}))
     else:
@@ -177,73 +182,6 @@ def _fresh(name: str, is_admin: bool) -> tuple[str, ApiKey]:
     new = make(os.urandom(RANDOM_BYTES), is_admin=is_admin)
     by = getpass.getuser()
     return new.text, ApiKey(new.id, name, new.digest, is_admin, created_at=time.time(), created_by=by)
-
-
-def _open(config: Any, database_url: str | None, as_json: bool) -> sa.Engine:
-    """The ledger, made where there is none yet: the first key may come before the first start."""
-    from controlplane.settings import SettingsError, load_settings
-    from controlplane.store.engine import StoreError
-    from controlplane.store.migrate import upgrade
-    from controlplane.store.queries import database_state
-
-    try:
-        url = load_settings(config, database_url=database_url).database_url
-        if database_state(url) in ("missing", "empty"):
-            upgrade(url)
-    except SettingsError as error:
-        stop(str(error), as_json, WRONG_USE)
-    except StoreError as error:
-        stop(str(error), as_json)
-    return ledger(config, database_url, as_json)
-
-
-def _change(make: Any, as_json: bool) -> Any:
-    from sqlalchemy.exc import DBAPIError
-
-    from controlplane.store.api_keys import ApiKeyError
-    from controlplane.store.engine import one_line
-
-    try:
-        return make()
-    except ApiKeyError as error:
-        stop(str(error), as_json)
-    except DBAPIError as error:
-        stop(one_line(error), as_json)
-
-
-def _seconds(option: str, text: str | None, as_json: bool) -> float | None:
-    from controlplane.store.time_range import parse_duration
-
-    if text is None:
-        return None
-    try:
-        seconds = parse_duration(text)
-        if seconds > 100 * 365 * 86400:
-            raise ValueError(f"{text!r} is more than 100 years")
-        if option == "--expires" and seconds == 0:
-            raise ValueError("a key that is never valid opens nothing")
-    except ValueError as error:
-        stop(f"{option}: {error}", as_json, WRONG_USE)
-    return seconds
-
-
-def _cohort_warning(engine: sa.Engine, key: ApiKey) -> str | None:
-    """Where the policy that was last in force has no such cohort; None also where none was in force yet."""
-    from controlplane.policy import PolicyError, parse_policy
-    from controlplane.store.queries import policy_log
-
-    applied = policy_log(engine, limit=1)
-    if key.cohort is None or not applied:
-        return None
-    try:
-        names = [cohort.name for cohort in parse_policy(applied[0].text).cohorts]
-    except PolicyError:
-        return None
-    if key.cohort in names:
-        return None
-    return (
-        f"the policy has no cohort {key.cohort!r} (it has {', '.join(names)}); until it has, the policy's match decides"
-    )
 
 
 def _tell(key: ApiKey, secret: str, as_json: bool, warning: str | None) -> None:

@@ -6,7 +6,7 @@ A name has one key that is valid, or two while a rotation's grace lasts; revoked
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -50,9 +50,10 @@ class ApiKeyEntry(Base):
 
 
 class ApiKeyEvent(Base):
-    """Who made, rotated or revoked a key, when and why: what is `created`, `rotated` or `revoked`; kept for good.
+    """Who made, changed, rotated or revoked a key, when and why: what is `created`, `changed`, `rotated` or `revoked`;
+    kept for good.
 
-    key_id: the public id of the new key, for a revocation of the newest one.
+    key_id: the public id of the new key, for a change or a revocation of the newest one.
     """
 
     __tablename__ = "api_key_event"
@@ -109,6 +110,25 @@ def rotate_key(engine: sa.Engine, fresh: ApiKey, grace_s: float, why: str, expir
         _insert(connection, new)
         _note(connection, "rotated", new, new.created_by, why, now)
     return new
+
+
+def change_key(
+    engine: sa.Engine, name: str, changes: Mapping[str, str | int | None], by: str, why: str, now: float
+) -> ApiKey:
+    """Bind other values to a name (columns of ApiKeyEntry: tenant, cohort, limits, note) for all its secrets that were
+    not revoked; the newest one as it is then. Raises ApiKeyError where there is none, or for what an admin key has not.
+    """
+    with _changing(engine) as connection:
+        useless = sorted(changes.keys() - {"note"})
+        if _newest(connection, name).is_admin and useless:
+            raise ApiKeyError(f"{name!r} is an admin key and cannot infer: {', '.join(useless)} would say nothing")
+        table = ApiKeyEntry
+        of_name = sa.update(table).where(table.name == name, table.is_revoked.is_(False))
+        connection.execute(of_name.values(**changes))
+        newest = _newest(connection, name)
+        said = ", ".join(f"{what}={value}" for what, value in sorted(changes.items()) if what != "note")
+        _note(connection, "changed", newest, by, f"{said}: {why}" if said and why else said or why, now)
+    return newest
 
 
 def revoke_key(engine: sa.Engine, name: str, by: str, why: str, now: float) -> ApiKey:

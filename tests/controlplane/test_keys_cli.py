@@ -179,3 +179,45 @@ def test_a_cohort_that_the_policy_in_force_does_not_have_is_a_warning(keys: Any)
     assert (result.exit_code, result.stdout.startswith("kd-")) == (0, True)
     assert "warning: the policy has no cohort 'code' (it has default)" in result.stderr
     assert "warning" not in keys("create", "other", "--cohort", "default").stderr
+
+
+def test_other_limits_leave_the_secret_and_what_is_not_named(keys: Any) -> None:
+    secret = keys(
+        "create", "team", "--cohort", "code", "--requests-per-minute", "60", "--max-concurrent", "2"
+    ).stdout.strip()
+    said = json.loads(keys("change", "team", "--requests-per-minute", "90", "--max-concurrent", "0", "--json").stdout)
+    key = found(keys.url, secret)
+    assert isinstance(key, ApiKey)
+    assert (key.limits, key.cohort) == (KeyLimits(requests_per_minute=90), "code")
+    assert (said["requests_per_minute"], said["max_concurrent"]) == (90, None)
+
+
+def test_a_change_is_on_record_with_what_it_was(keys: Any) -> None:
+    keys("create", "team", "--cohort", "code")
+    keys("change", "team", "--unbound", "--tenant", "acme", "--why", "new contract")
+    newest = json.loads(keys("show", "team", "--json").stdout)["events"][0]
+    assert (newest["what"], newest["why"]) == ("changed", "cohort=None, tenant=acme: new contract")
+
+
+def test_a_change_is_of_both_secrets_of_a_rotation(keys: Any) -> None:
+    old = keys("create", "team").stdout.strip()
+    new = keys("rotate", "team").stdout.strip()
+    keys("change", "team", "--tokens-per-minute", "500")
+    assert [found(keys.url, each).limits.tokens_per_minute for each in (old, new)] == [500, 500]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["team"], 2, "nothing to change"),
+        (["team", "--unbound", "--cohort", "a"], 2, "--unbound: --cohort says otherwise"),
+        (["team", "--tenant", ""], 2, "--tenant: must be"),
+        (["nobody", "--note", "x"], 1, "no key named 'nobody'"),
+        (["ops", "--max-concurrent", "5"], 1, "'ops' is an admin key"),
+    ],
+)
+def test_a_change_that_says_nothing_is_refused(keys: Any, arguments: list[str], code: int, said: str) -> None:
+    keys("create", "team")
+    keys("create", "ops", "--admin")
+    result = keys("change", *arguments)
+    assert (result.exit_code, said in result.stderr) == (code, True)

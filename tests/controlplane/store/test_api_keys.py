@@ -16,6 +16,7 @@ from controlplane.store.api_keys import (
     ApiKeyError,
     add_key,
     all_keys,
+    change_key,
     key_events,
     last_event,
     read_ring,
@@ -106,6 +107,17 @@ def test_what_had_ended_before_keeps_its_end(ledger: sa.Engine) -> None:
     rotate_key(ledger, key(TWO, at=NOW + 1), 0.0, "")
     revoke_key(ledger, "team", "bob", "", NOW + 50)
     assert {each.id: each.ends_at for each in all_keys(ledger)} == {ONE.id: NOW + 1, TWO.id: NOW + 50}
+
+
+def test_a_change_is_of_what_was_not_revoked_and_is_seen(ledger: sa.Engine) -> None:
+    add_key(ledger, key(ONE), "")
+    revoke_key(ledger, "team", "ada", "", NOW)
+    add_key(ledger, key(TWO), "")
+    before = last_event(ledger)
+    changed = change_key(ledger, "team", {"max_concurrent": 9, "cohort": None}, "ada", "", NOW)
+    assert (changed.limits.max_concurrent, changed.cohort) == (9, None)
+    assert {each.id: each.limits.max_concurrent for each in all_keys(ledger)} == {ONE.id: 3, TWO.id: 9}
+    assert last_event(ledger) > before
 
 
 @pytest.mark.parametrize("is_admin", [False, True])
