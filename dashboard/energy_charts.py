@@ -12,7 +12,7 @@ from controlplane.store.energy import BatchPoint, PowerPoint
 from dashboard.charts import HEIGHT, MAX_SERIES, time_tip, time_x, times
 from dashboard.energy_figures import source_text
 
-SMALL = 150
+SMALL = 190
 DRAFTED = ("no drafts", "up to 1", "1 to 2", "2 to 4", "over 4")
 """Draft tokens by step of a sequence, in classes that a colour and a shape stand for."""
 WORK, WITH_IDLE = "work alone", "with idle"
@@ -78,7 +78,7 @@ def power_chart(
         .encode(
             x=time_x(frame),
             y=alt.Y("watts:Q", title="watts", scale=alt.Scale(domainMin=0)),
-            color=alt.Color("line:N", scale=alt.Scale(domain=lines), legend=_legend(1)),
+            color=alt.Color("line:N", scale=alt.Scale(domain=lines), legend=_legend(1, symbol="stroke")),
             strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=lines), legend=None),
             tooltip=[*tip, alt.Tooltip("watts:Q", title="watts", format=",.1f")],
         )
@@ -189,7 +189,7 @@ def cohort_chart(frame: pd.DataFrame) -> alt.Chart:
             order=alt.Order("part:N", sort="descending"),
             tooltip=["cohort:N", alt.Tooltip("part:N"), alt.Tooltip("joules:Q", format=",.4g")],
         )
-        .properties(height=max(60 + 26 * names, 120))
+        .properties(height=130 + 26 * names)
     )
     return chart
 
@@ -198,7 +198,7 @@ def _lines(frame: pd.DataFrame, measures: Sequence[str], title: str, *, domain_m
     """Columns of a frame as lines; one alone needs no legend."""
     long = frame.melt(id_vars=["at"], value_vars=list(measures), var_name="what", value_name="value")
     scale = alt.Scale(domain=list(measures))
-    legend = _legend(2) if len(measures) > 1 else None
+    legend = _legend(2, symbol="stroke") if len(measures) > 1 else None
     chart: alt.Chart = (
         alt.Chart(long)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
@@ -214,5 +214,5 @@ def _lines(frame: pd.DataFrame, measures: Sequence[str], title: str, *, domain_m
     return chart
 
 
-def _legend(columns: int, title: str | None = None) -> alt.Legend:
-    return alt.Legend(title=title, orient="top", columns=columns, labelLimit=280)
+def _legend(columns: int, title: str | None = None, symbol: str | None = None) -> alt.Legend:
+    return alt.Legend(title=title, orient="top", columns=columns, labelLimit=280, symbolType=symbol or alt.Undefined)

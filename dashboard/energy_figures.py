@@ -21,6 +21,7 @@ SOURCES: Mapping[str, str] = {
     "none": fmt.NOT_MEASURED,
 }
 """The words of `energy_source` for a reader (docs/energy.md)."""
+SHORT: Mapping[str, str] = {"counter": "NVML", "power": "NVML power", "rapl": "RAPL", "model": "model"}
 
 UJ_PER_KWH = Decimal(3_600_000_000_000)
 
@@ -38,6 +39,15 @@ class Figure:
 def source_text(energy_source: str) -> str:
     """`counter+none` in words; a word that is not known stays as it is."""
     return " + ".join(SOURCES.get(part, part) for part in energy_source.split("+"))
+
+
+def short_source(energy_source: str) -> str:
+    """The same for the narrow place beside a figure; "in part" where some of the time was not measured."""
+    names = [part for part in energy_source.split("+") if part != "none"]
+    if not names:
+        return fmt.NOT_MEASURED
+    text = " + ".join(SHORT.get(name, name) for name in names)
+    return f"{text}, in part" if "none" in energy_source.split("+") else text
 
 
 def joules_per_token(joules: float | None, energy_uj: int | None) -> str:
@@ -65,9 +75,9 @@ def grams(energy_uj: int | None, carbon: Carbon | None) -> str:
 
 def key_figures(row: CostRow, carbon: Carbon | None) -> list[Figure]:
     """The cards of what is shown; row: the report's total or the sum of the rows that a filter took."""
-    source = source_text(row.energy_source)
+    source = short_source(row.energy_source)
     whole = "Idle energy is in it." if row.has_idle else "Idle energy is not in it."
-    basis = "no carbon_zone is set" if carbon is None else f"{source}; {_grid(carbon)}"
+    basis = "no carbon_zone is set" if carbon is None else f"{source}, {carbon.intensity.zone} grid"
     return [
         Figure("Energy", fmt.energy(row.energy_uj), source, f"{kilowatt_hours(row.energy_uj)}. {whole}"),
         Figure("Energy per token", fmt.energy_per_token(row), source, f"Per emitted token. {whole}"),
@@ -191,7 +201,3 @@ def carbon_missing(zone: str, problem: str | None) -> str:
 def unmeasured_names(report: CostReport) -> list[str]:
     """Cohorts without any measured window: they have no bar, and theirs is not 0."""
     return [row.key for row in report.rows if row.energy_uj is None]
-
-
-def _grid(carbon: Carbon) -> str:
-    return f"{carbon.intensity.zone} {carbon.intensity.year}, PUE {carbon.pue:f}"

@@ -117,8 +117,7 @@ def _show_diff(found: PolicyReading) -> None:
             st.text(f"A revision is not a policy of this release: {str(error).splitlines()[0]}")
             return
         changes, lines = tables.revision_diff(before, after)
-        for line in changes or ["No setting changes."]:
-            st.text(line)
+        st.text("\n".join(changes) or "No setting changes.")
         if lines:
             st.code("\n".join(lines), language="diff")
         st.code(f"kadence policy diff {old} {new}", language="bash")
@@ -199,8 +198,7 @@ def _show_planned(planned: Planned) -> None:
         else f"tokens/s {total.mid:+.1%} ({total.low:+.1%} to {total.high:+.1%})"
     )
     st.text(f"All cohorts: {says}, from {planned.ticks} recorded ticks")
-    for line in planned.changes or ["No setting changes."]:
-        st.text(line)
+    st.text("\n".join(planned.changes) or "No setting changes.")
     st.dataframe(tables.planned_table(planned), hide_index=True, alt="What is expected of each cohort")
     with st.expander("As the command prints it"):
         st.code("\n".join(planned.lines()), language=None)

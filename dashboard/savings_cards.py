@@ -88,6 +88,16 @@ def show_savings(report: Report) -> None:
                 border=True,
                 height="stretch",
             )
+        month = report.projection
+        if month.refused is not None:
+            st.caption(plain(f"The last 30 days are not projected: {month.refused}."))
+        else:
+            st.caption(
+                plain(
+                    f"The last 30 days: {figures.percent(month.share)} of machine time "
+                    f"({figures.interval(month.low, month.high)}), {month.label}."
+                )
+            )
         st.caption("Capacity is not cash: on a fleet of fixed size nothing is saved until it shrinks.")
 
 

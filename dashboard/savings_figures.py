@@ -54,9 +54,8 @@ def standing(found: Saving) -> str:
     if found.share is None:
         return "in no pair"
     if found.low is None or found.high is None:
-        return f"{found.pairs} of the {MIN_PAIRS} pairs before an interval"
-    grey = "" if found.is_clear else ": includes 0, nothing is claimed"
-    return f"{interval(found.low, found.high)}{grey}"
+        return f"{found.pairs} of {MIN_PAIRS} pairs"
+    return interval(found.low, found.high) + ("" if found.is_clear else ": unclear")
 
 
 def state_text(run: Run, where: tzinfo) -> str:
@@ -79,10 +78,10 @@ def spec_text(spec: Spec) -> str:
 
 
 def month_text(month: Projection, currency: str | None) -> tuple[str, str]:
-    """Money saved in the last 30 days, and what stands beside it; the share where an hour is unpriced."""
+    """Money saved in the last 30 days, and what stands beside it: its interval, or the share's where it is unpriced."""
     if month.share is None:
-        return "not projected", month.refused or ""
-    beside = f"{percent(month.share)} of machine time ({interval(month.low, month.high)})"
+        return "not projected", "see below"
+    beside = f"{percent(month.share)} of machine time"
     if month.nano is None or month.nano_low is None or month.nano_high is None:
         return fmt.UNPRICED, beside
     return money(month.nano, currency), f"{money(month.nano_low, currency)} to {money(month.nano_high, currency)}"

@@ -24,8 +24,12 @@ def end_with_parent() -> None:
 
 def main() -> None:
     threading.Thread(target=end_with_parent, daemon=True, name="parent-watch").start()
+    from streamlit.runtime.pages_manager import PagesManager
     from streamlit.web import cli
 
+    # A folder called "pages" is taken for the whole app until app.py ran once: who came first, by a link to a page,
+    # would get its file alone, without filters and navigation.
+    PagesManager.uses_pages_directory = False
     sys.argv = ["streamlit", "run", str(APP), *sys.argv[1:]]
     cli.main()
 

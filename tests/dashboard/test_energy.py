@@ -80,8 +80,15 @@ def test_a_kilowatt_hour_is_that_of_the_grid_times_pue():
 
 def test_every_card_has_what_measured_it_beside_it():
     cards = figures.key_figures(row("total", 200_000_000, measured_tokens=5000, emitted_tokens=5000), GRID)
-    assert {card.source for card in cards[:-1]} == {"NVML energy counter"}
-    assert cards[-1].source == "NVML energy counter; DEU 2025, PUE 1.5"
+    assert {card.source for card in cards[:-1]} == {"NVML"}
+    assert cards[-1].source == "NVML, DEU grid"
+
+
+@pytest.mark.parametrize(
+    ("word", "text"), [("none", "not measured"), ("counter+none", "NVML, in part"), ("model+rapl", "model + RAPL")]
+)
+def test_beside_a_figure_the_source_is_short(word, text):
+    assert figures.short_source(word) == text
 
 
 def test_the_table_of_machines_tells_measured_from_unmeasured():
