@@ -21,7 +21,7 @@ from controlplane.store.tables import Base
 from controlplane.telemetry import CohortWindow, RequestRecord, StepCell, StepCount, WindowId, WorkerWindow
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
-GRAFANA_VARIABLES = {"$__rate_interval": "10s", "$__interval": "10s", "$__range": "1m"}
+GRAFANA_VARIABLES = {"$__rate_interval": "1m", "$__interval": "1m", "$__range": "1m"}
 
 AT = 1_790_000_000.0
 """Unix seconds of the first window: 2026-09-21T14:13:20Z."""

@@ -179,7 +179,7 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """A running Prometheus that scrapes the module's system every second."""
+    """A running Prometheus that scrapes the module's system every two seconds."""
 
     url: str
 
@@ -206,7 +206,7 @@ def prometheus(
     home = tmp_path_factory.mktemp("prometheus")
     shutil.copytree(Path(__file__).parents[2] / "deploy" / "prometheus", home, dirs_exist_ok=True)
     config = yaml.safe_load((home / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["global"] = {"scrape_interval": "2s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [kadence.url.removeprefix("http://")]
     (home / "prometheus.yml").write_text(yaml.safe_dump(config))
     port = free_port()

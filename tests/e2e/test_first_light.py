@@ -423,20 +423,32 @@ def test_prometheus_can_ask_all_that_deploy_asks(kadence, prometheus, ask, deplo
             ask(cohort, JSON_PROMPT, max_tokens=24)
         eventually(lambda told=told: prometheus.query(told))
 
-    known, failed, empty = set(prometheus.get("metadata")), {}, []
+    known = set(prometheus.get("metadata"))
     parts = {f"{name}{end}" for name in known for end in ("_bucket", "_sum", "_count")}
     unknown = {q.where: q.metrics - known - parts for q in deployed_queries}
-    for query in deployed_queries:
-        try:
-            found = prometheus.query(query.expr)
-        except ValueError as error:
-            failed[query.where] = str(error)
-            continue
-        if not found and query.kind in ("recording", "panel", "variable"):
-            empty.append(query.where)
     assert {where: names for where, names in unknown.items() if names} == {}
-    assert failed == {}
-    assert set(empty) - EMPTY_IN_HEALTH == set()
+
+    def outcome(query: Any) -> str:
+        try:
+            return "" if prometheus.query(query.expr) else "no data"
+        except ValueError as error:
+            return str(error)
+
+    refused = {q.where: said for q in deployed_queries if (said := outcome(q)) not in ("", "no data")}
+    assert refused == {}
+    asked = [q for q in deployed_queries if q.kind in ("recording", "panel", "variable")]
+    # Not all at one moment: some gauges are of a window with work in it, and a scrape that took too long leaves a gap.
+    waiting = {q.where: q for q in asked if q.where not in EMPTY_IN_HEALTH}
+
+    def still_empty() -> list[str]:
+        for where in [where for where, query in waiting.items() if not outcome(query)]:
+            del waiting[where]
+        return list(waiting)
+
+    ends = time.monotonic() + 30
+    while still_empty() and time.monotonic() < ends:
+        ask("repetitive", JSON_PROMPT)
+    assert list(waiting) == []
 
 
 def test_prometheus_evaluates_every_rule_and_finds_the_system_healthy(prometheus, eventually) -> None:
@@ -445,10 +457,14 @@ def test_prometheus_evaluates_every_rule_and_finds_the_system_healthy(prometheus
 
     eventually(lambda: all(rule["health"] != "unknown" for rule in rules()))
     assert {rule["name"]: rule["lastError"] for rule in rules() if rule["health"] != "ok"} == {}
-    alerts = {rule["name"]: rule["state"] for rule in rules() if rule["type"] == "alerting"}
     calm = ("EndpointDown", "ControllerDown", "ControllerSteppedDown", "NoWorkers", "PlanStale", "ReportsLost",
             "LedgerRowsLost", "LedgerBehind", "WrongText", "MachineUnpriced", "EnergySourceMissing")  # fmt: skip
-    assert {name: alerts[f"Kadence{name}"] for name in calm} == dict.fromkeys(calm, "inactive")
+
+    def alarmed() -> dict[str, str]:
+        states = {rule["name"].removeprefix("Kadence"): rule["state"] for rule in rules() if rule["type"] == "alerting"}
+        return {name: states[name] for name in calm if states[name] != "inactive"}
+
+    eventually(lambda: not alarmed())
 
 
 def test_a_second_start_on_the_same_port_says_so_in_one_line(kadence) -> None:
