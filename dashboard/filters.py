@@ -17,12 +17,7 @@ from controlplane.store.cost_rows import IdleRule
 from dashboard.ledger import CUSTOM, DEFAULT_RANGE, RANGES, Choices, Filters
 
 BIND: Literal["query-params"] = "query-params"
-IDLE_RULES: dict[IdleRule, str] = {
-    "none": "A row of its own",
-    "weighted": "Spread by machine time",
-    "even": "Spread evenly",
-}
-BASIS_NAMES = {"on_demand": "On demand", "reserved": "Reserved", "spot": "Spot", "owned": "Owned"}
+IDLE_RULES: tuple[IdleRule, ...] = ("none", "weighted", "even")
 
 
 def ask_filters(choices: Choices | None) -> Filters:
@@ -37,11 +32,11 @@ def ask_filters(choices: Choices | None) -> Filters:
         model = _ask_one("Model", "model", "All models", choices.models if choices else None)
         with st.popover("View", icon=":material/tune:"):
             zone = _ask_one("Time zone", "tz", "The browser's", zones())
+            # Without format_func: it is what is shown that goes into the URL, and there the command's words are wanted.
             basis = st.selectbox(
                 "Prices",
                 BASES,
                 index=None,
-                format_func=lambda name: BASIS_NAMES[name],
                 placeholder="The sheet's default",
                 key="basis",
                 bind=BIND,
@@ -49,11 +44,11 @@ def ask_filters(choices: Choices | None) -> Filters:
             )
             idle = st.selectbox(
                 "Idle time",
-                list(IDLE_RULES),
-                format_func=lambda name: IDLE_RULES[name],
+                IDLE_RULES,
                 key="idle",
                 bind=BIND,
-                help="What becomes of machine time without work in the bill.",
+                help="Machine time without work: a row of its own (none), or spread over rows by their machine time "
+                "(weighted) or in even parts.",
             )
     return Filters(span, since, until, model, cohort, zone, basis, idle)
 

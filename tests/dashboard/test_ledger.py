@@ -131,6 +131,14 @@ def test_a_time_zone_in_the_url_goes_before_the_browsers():
     assert any("Asia/Kolkata" in caption.value for caption in app.caption)
 
 
+@pytest.mark.usefixtures("filled")
+def test_filters_are_in_the_url_in_the_words_of_the_command():
+    app = AppTest.from_file(str(APP), default_timeout=20)
+    app.query_params["idle"], app.query_params["basis"] = "even", "spot"
+    app.run()
+    assert (app.selectbox(key="idle").value, app.selectbox(key="basis").value) == ("even", "spot")
+
+
 def test_time_zones_have_utc_first_and_those_that_people_live_in():
     assert zones()[0] == "UTC"
     assert {"Europe/Berlin", "America/New_York"} <= set(zones())
