@@ -13,8 +13,6 @@ def grammar_for(asked: GenerationRequest) -> GrammarSpec | None:
         return None
     if asked.tools:
         raise invalid("tools", "tools is not supported yet; leave it out.", "unsupported_parameter")
-    if asked.tool_choice is not None and asked.tool_choice[0] not in ("none", "auto"):
-        raise invalid("tool_choice", "tool_choice needs tools.")
     if asked.response_format is not None and asked.response_format.type != "text":
         message = 'response_format is not supported yet; leave it out or send {"type": "text"}.'
         raise invalid("response_format", message, "unsupported_parameter")

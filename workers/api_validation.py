@@ -19,6 +19,7 @@ from workers.api_models import (
     GenerationRequest,
     KillSwitchRequest,
     Message,
+    ResponseFormat,
     TokenizeRequest,
 )
 
@@ -78,6 +79,8 @@ def parse_chat(body: bytes) -> ChatRequest:
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
     check_messages(request.messages)
+    _check_format(request.response_format)
+    _check_tools(request)
     return _consistent(request)
 
 
@@ -189,6 +192,26 @@ def check_messages(messages: Sequence[Message]) -> None:
             if message.role == "tool":
                 raise invalid(param, f"{param} is required with the role tool.", "missing_required_parameter")
             raise invalid(param, f"{param} is for the role tool alone.")
+
+
+def _check_format(wish: ResponseFormat | None) -> None:
+    if wish is None or (wish.type == "json_schema") == (wish.json_schema is not None):
+        return
+    param = "response_format.json_schema"
+    if wish.json_schema is None:
+        raise invalid(param, f"{param} is required with the type json_schema.", "missing_required_parameter")
+    raise invalid(param, f"{param} is for the type json_schema alone.")
+
+
+def _check_tools(request: ChatRequest) -> None:
+    names = [tool.function.name for tool in request.tools or ()]
+    if len(set(names)) < len(names):
+        raise invalid("tools", "tools must not have two functions of the same name.")
+    mode, name = request.tool_choice or ("auto", None)
+    if mode not in ("none", "auto") and not names:
+        raise invalid("tool_choice", "tool_choice needs tools.")
+    if name is not None and name not in names:
+        raise invalid("tool_choice", "tool_choice must name a function of tools.")
 
 
 def _without_neutral(data: dict[str, Any], neutral: _Values, path: str = "") -> dict[str, Any]:

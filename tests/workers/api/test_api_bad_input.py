@@ -14,6 +14,7 @@ from workers.backend import Overloaded, WorkerError
 
 Ask = Callable[..., httpx.Response]
 HI = [{"role": "user", "content": "hi"}]
+NAMED = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -114,6 +115,10 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": NAMED, "tools": [{"type": "function", "function": {"name": "g"}}]}, "tool_choice"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "text", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
     ({"tool_choice": {"type": "function"}}, "tool_choice"),
     ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"response_format": {"type": "yaml"}}, "response_format.type"),
