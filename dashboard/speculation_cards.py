@@ -72,6 +72,7 @@ def show_k(found: Speculation) -> None:
             charts.k_chart(found.series, found.changes, found.bucket_s, found.coloured, found.shown),
             alt=f"K over time for {len(found.shown)} cohorts, with {marks} decisions that changed it",
         )
+        st.page_link("pages/policy.py", label="Every decision with its reason", icon=":material/policy:")
         if len(found.ranked) > len(found.shown):
             st.caption(f"The {len(found.shown)} busiest of {len(found.ranked)} cohorts. Choose one above to see it.")
 

@@ -28,8 +28,9 @@ PAST_DECISIONS, PAST_S = 2_000, 30 * 86_400.0
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """report: of all cohorts that the model filter takes. changes: the newest decisions that changed K. coloured:
-    cohorts with a colour, by name; shown: those that charts draw. ranked: all, most emitted tokens first. even: None
-    without evidence or step times. price: an hour of the machine; unpriced: why there is none. past: by cohort.
+    cohorts with a colour, by name; shown: those that charts draw. ranked: all, most emitted tokens first, and last those
+    that only the plan has. even: None without evidence or step times. price: an hour of the machine; unpriced: why
+    there is none. past: by cohort.
     """
 
     report: CostReport
@@ -54,6 +55,8 @@ def load_speculation(ledger: Ledger) -> Speculation:
     if ledger.cohort is not None and ledger.cohort not in coloured:
         coloured = [ledger.cohort]
     shown = [ledger.cohort] if ledger.cohort is not None else coloured
+    plan = latest_plan(ledger.engine)
+    quiet = sorted(set(plan.k) - set(ranked)) if plan is not None else []
     evidence = read_evidence(ledger)
     price, unpriced = (None, None) if evidence is None else price_per_hour(ledger, evidence.devices)
     even: Sequence[EvenRow] | None = None
@@ -66,10 +69,10 @@ def load_speculation(ledger: Ledger) -> Speculation:
         series=ledger.series(coloured),
         bucket_s=ledger.bucket_s,
         changes=_changes(ledger, shown),
-        plan=latest_plan(ledger.engine),
+        plan=plan,
         coloured=coloured,
         shown=shown,
-        ranked=ranked if ledger.cohort is None else [ledger.cohort],
+        ranked=[*ranked, *quiet] if ledger.cohort is None else [ledger.cohort],
         evidence=evidence,
         even=even,
         price=price,

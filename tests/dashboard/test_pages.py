@@ -157,7 +157,7 @@ def test_the_speculation_page_shows_the_plan_in_force():
     assert figures(app)["Kill switch"] == "off"
     assert figures(app)["Expiry"].startswith("in 59 min")
     plan = next(d.value for d in app.dataframe if "Fallback" in d.value.columns)
-    assert plan.values.tolist() == [["fiction", *[1] * 9, 0], ["json", *[4] * 9, 2]]
+    assert plan.values.tolist() == [["json", *[4] * 9, 2], ["fiction", *[1] * 9, 0]]
 
 
 @pytest.mark.usefixtures("filled")

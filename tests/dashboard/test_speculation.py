@@ -364,6 +364,16 @@ def test_the_speculation_page_shows_break_even_waste_and_counts_as_worked_out():
     assert "Rests on 20 windows of m" in texts(app)
 
 
+def test_the_plan_in_force_has_the_cohorts_that_had_no_traffic_too(ledger):
+    ledger.migrate()
+    ledger.price()
+    ledger.fill()
+    ledger.fill(first="asleep", second="dormant", sequence=10, age_s=7200)
+    app = open_page("speculation")
+    assert [row["Cohort"] for row in table(app, "Fallback")] == ["asleep", "dormant"]
+    assert [row["Cohort"] for row in table(app, "Tokens per step")] == ["json", "fiction"]
+
+
 @pytest.mark.usefixtures("filled")
 def test_windows_without_cells_leave_a_sentence_in_place_of_break_even():
     app = open_page("speculation")
