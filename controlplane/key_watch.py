@@ -13,7 +13,7 @@ from controlplane.store.api_keys import last_event, read_ring
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 """Between two looks for a change. With an endpoint's question each second, a revoked key is refused within 2 s."""
 READ_AGAIN_S = 15.0
 """After which all is read without a change on record: a ledger may be put back from a copy."""
