@@ -9,6 +9,13 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from workers.api_documented import ERRORS, JSON, ROUTES, Documented
+from workers.api_neutral import (
+    NEUTRAL_CHAT,
+    NEUTRAL_COMPLETION,
+    NEUTRAL_MESSAGE,
+    NEUTRAL_STREAM_OPTIONS,
+    neutral_schemas,
+)
 from workers.api_order import DETAILS, DETAILS_HEADER
 from workers.api_responses import ErrorBody
 
@@ -40,6 +47,12 @@ _WISHES: list[dict[str, Any]] = [
         "schema": {"enum": list(DETAILS)},
     },
 ]
+_NEUTRAL = {
+    "ChatRequest": NEUTRAL_CHAT,
+    "CompletionRequest": NEUTRAL_COMPLETION,
+    "Message": NEUTRAL_MESSAGE,
+    "StreamOptions": NEUTRAL_STREAM_OPTIONS,
+}
 _RETRY = {
     name: {"description": text, "schema": {"type": "string"}}
     for name, text in {
@@ -109,6 +122,8 @@ def _schemas() -> dict[str, Any]:
     named: Any = [(n, "serialization", TypeAdapter(m)) for n, m in {**given, ErrorBody.__name__: ErrorBody}.items()]
     _, answers = TypeAdapter.json_schemas(named, ref_template=_REF)
     schemas: dict[str, Any] = requests["$defs"] | answers["$defs"]
+    for name, neutral in _NEUTRAL.items():
+        schemas[name]["properties"] = neutral_schemas(neutral) | schemas[name]["properties"]
     return schemas
 
 

@@ -22,58 +22,12 @@ from workers.api_models import (
     ResponseFormat,
     TokenizeRequest,
 )
-
-_Values = Mapping[str, tuple[Any, ...]]
-# Fields that are not supported, of the OpenAI API and of what other servers add to it, with the values (besides null)
-# that ask for nothing.
-_NEUTRAL: _Values = {
-    "prompt_cache_key": (),
-    "prompt_cache_retention": (),
-    "store": (False,),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "priority": (0,),
-}
-_NEUTRAL_CHAT: _Values = {
-    **_NEUTRAL,
-    "best_of": (1,),
-    "echo": (False,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "add_special_tokens": (False,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-}
-_NEUTRAL_COMPLETION: _Values = {
-    **_NEUTRAL,
-    "suffix": ("",),
-    "add_special_tokens": (True,),
-}
-_NEUTRAL_MESSAGE: _Values = {
-    "name": (),
-    "refusal": (),
-    "function_call": (),
-    "audio": (),
-    "annotations": ([],),
-    "reasoning_content": ("",),
-}
-_NEUTRAL_STREAM_OPTIONS: _Values = {"include_obfuscation": (False,)}
+from workers.api_neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, NEUTRAL_MESSAGE, without_neutral
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Raises ApiError."""
-    request = _validate(ChatRequest, _plain_messages(_without_neutral(parse_object(body), _NEUTRAL_CHAT)))
+    request = _validate(ChatRequest, _plain_messages(without_neutral(parse_object(body), NEUTRAL_CHAT)))
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise invalid("max_tokens", "max_tokens and max_completion_tokens differ; send only max_completion_tokens.")
     if request.top_logprobs and not request.logprobs:
@@ -86,7 +40,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Raises ApiError."""
-    data = _without_neutral(parse_object(body), _NEUTRAL_COMPLETION)
+    data = without_neutral(parse_object(body), NEUTRAL_COMPLETION)
     if data.get("logprobs") is False:  # the chat dialect's way of asking for none
         del data["logprobs"]
     request = _validate(CompletionRequest, data)
@@ -173,7 +127,7 @@ def _plain_messages(data: dict[str, Any]) -> dict[str, Any]:
         return data
     return data | {
         "messages": [
-            _without_neutral(m, _NEUTRAL_MESSAGE, f"messages[{i}].") if isinstance(m, dict) else m
+            without_neutral(m, NEUTRAL_MESSAGE, f"messages[{i}].") if isinstance(m, dict) else m
             for i, m in enumerate(messages)
         ]
     }
@@ -212,25 +166,6 @@ def _check_tools(request: ChatRequest) -> None:
         raise invalid("tool_choice", "tool_choice needs tools.")
     if name is not None and name not in names:
         raise invalid("tool_choice", "tool_choice must name a function of tools.")
-
-
-def _without_neutral(data: dict[str, Any], neutral: _Values, path: str = "") -> dict[str, Any]:
-    """`data` without unsupported fields that ask for nothing; raises ApiError for one that asks for something."""
-    supported = {}
-    for key, value in data.items():
-        if key == "top_k" and value == -1 and not path:
-            continue  # some servers' way of saying 0
-        if key not in neutral:
-            supported[key] = value
-        elif value is not None and not any(_same(value, allowed) for allowed in neutral[key]):
-            raise invalid(f"{path}{key}", f"{path}{key} is not supported yet; leave it out.", "unsupported_parameter")
-    if isinstance(options := supported.get("stream_options"), dict) and not path:
-        supported["stream_options"] = _without_neutral(options, _NEUTRAL_STREAM_OPTIONS, "stream_options.")
-    return supported
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 def _validate(model: type[_Model], data: dict[str, Any]) -> _Model:

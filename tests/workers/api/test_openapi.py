@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from workers.api_models import ChatRequest, CompletionRequest
+from workers.api_neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 
 Ask = Callable[..., httpx.Response]
 
@@ -86,14 +87,18 @@ def test_no_route_documents_what_never_comes(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "path"), [(ChatRequest, "/v1/chat/completions"), (CompletionRequest, "/v1/completions")]
+    ("model", "neutral", "path"),
+    [
+        (ChatRequest, NEUTRAL_CHAT, "/v1/chat/completions"),
+        (CompletionRequest, NEUTRAL_COMPLETION, "/v1/completions"),
+    ],
 )
 def test_the_document_has_every_field_that_is_taken_and_no_other(
-    document: dict[str, Any], model: Any, path: str
+    document: dict[str, Any], model: Any, neutral: Any, path: str
 ) -> None:
     (content,) = document["paths"][path]["post"]["requestBody"]["content"].values()
     schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-    assert schema["properties"].keys() == model.model_fields.keys()
+    assert schema["properties"].keys() == model.model_fields.keys() | neutral.keys()
     assert schema["additionalProperties"] is False
 
 
@@ -108,3 +113,20 @@ def test_the_documents_own_request_examples_are_served(ask: Ask, document: dict[
                 assert ask(method, path, json=example).status_code == 200
                 served += 1
     assert served >= 4
+
+
+@pytest.mark.parametrize(
+    ("path", "neutral", "body"),
+    [
+        ("/v1/chat/completions", NEUTRAL_CHAT, {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", NEUTRAL_COMPLETION, {"prompt": "a"}),
+    ],
+)
+def test_every_unsupported_field_is_taken_at_each_of_its_documented_values_and_refused_at_others(
+    ask: Ask, backend: Any, path: str, neutral: Any, body: dict[str, Any]
+) -> None:
+    for name, allowed in neutral.items():
+        for value in (*allowed, None):
+            assert ask("POST", path, json={"model": "tiny", **body, name: value}).status_code == 200, name
+        refused = ask("POST", path, json={"model": "tiny", **body, name: "something else"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
