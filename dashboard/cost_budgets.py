@@ -7,7 +7,6 @@ running controller knows, such as requests under way, is not in it: `kadence bud
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import pandas as pd
@@ -74,11 +73,15 @@ def outlooks(engine: Any, policy: Policy, sheet: PriceSheet, now: float) -> tupl
 
 
 def _so_far(in_period: Any, sheet: PriceSheet, start: float, now: float) -> tuple[tuple[float, int], ...]:
-    """Nothing at the start, and the running sum at the end of each hour that cost something: exact, rounded once."""
-    exact = sorted(spent(in_period, sheet).exact.items())
-    ends = [min((hour + 1) * float(HOUR_S), now) for hour, _ in exact]
-    sums = accumulate(nano for _, nano in exact)
-    return ((start, 0), *((at, rounded_cost(total)) for at, total in zip(ends, sums, strict=True)))
+    """The running sum, exact and rounded once: flat but for the hours that cost something."""
+    points, total = [(start, 0)], 0
+    for hour, nano in sorted(spent(in_period, sheet).exact.items()):
+        began, ended = hour * float(HOUR_S), min((hour + 1) * float(HOUR_S), now)
+        if began > points[-1][0]:
+            points.append((began, rounded_cost(total)))
+        total += nano
+        points.append((ended, rounded_cost(total)))
+    return tuple(points)
 
 
 def standing_text(status: BudgetStatus) -> str:

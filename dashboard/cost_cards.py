@@ -13,7 +13,7 @@ from dashboard import format as fmt
 from dashboard.cost_budgets import BUDGET_COLUMNS, ahead_text, budget_frame, standing_text
 from dashboard.cost_exports import FILES, Terms, command, content, file_name, hours_of, is_too_long
 from dashboard.cost_load import BY, DEFAULT_BY, OF_TIME, QUADRANT_BY, Bill
-from dashboard.cost_quadrant import HELP, placed
+from dashboard.cost_quadrant import HELP, placed, share_frame
 from dashboard.cost_tables import bases_frame, basis_name
 from dashboard.ledger import Ledger
 
@@ -166,12 +166,19 @@ def show_quadrant(bill: Bill) -> None:
             f"average, below it less; dashed: an even share. Idle is spread ({rule}): who reserves a machine pays for "
             "its idle time, too."
         )
-        st.altair_chart(
-            cost_charts.quadrant_chart(found, bill.by),
-            alt=f"{len(found)} points: share of cost against share of tokens by {bill.by}",
-        )
-        for text in HELP.values():
-            st.caption(text)
+        left, right = st.columns([3, 2])
+        with left:
+            st.altair_chart(
+                cost_charts.quadrant_chart(found, bill.by),
+                alt=f"{len(found)} points: share of cost against share of tokens by {bill.by}",
+            )
+        with right:
+            st.dataframe(
+                share_frame(found, bill.by),
+                hide_index=True,
+                alt=f"Share of tokens, share of cost and cost of a token against the average, by {bill.by}",
+            )
+            st.caption("\n".join(f"- {text}" for text in HELP.values()))
 
 
 def show_budgets(bill: Bill) -> None:

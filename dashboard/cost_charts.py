@@ -15,6 +15,9 @@ from dashboard.cost_quadrant import Placed, named
 from dashboard.cost_tables import PARTS, basis_name, parts_frame
 
 BARS_MOST = 20
+AROUND = 110
+"""Pixels of a chart's height that its legend, axis and title take."""
+_NAMES = alt.Axis(labelLimit=160, labelOverlap=False)
 NANO = 1e9
 
 
@@ -27,12 +30,12 @@ def parts_chart(rows: Sequence[CostRow], currency: str | None, most: int = BARS_
         .mark_bar()
         .encode(
             x=alt.X("sum(cost):Q", title=f"cost, {currency or 'no prices'}"),
-            y=alt.Y("key:N", title=None, sort="-x", axis=alt.Axis(labelLimit=160)),
+            y=alt.Y("key:N", title=None, sort="-x", axis=_NAMES),
             color=_parts_colour(),
             order=alt.Order("order:Q"),
             tooltip=[alt.Tooltip("key:N", title="of"), "part:N", alt.Tooltip("text:N", title="cost")],
         )
-        .properties(height=max(28 * min(frame["key"].nunique(), most) + 60, 120))
+        .properties(height=30 * max(frame["key"].nunique(), 1) + AROUND)
     )
     return chart
 
@@ -79,7 +82,7 @@ def bases_chart(reports: Mapping[str, CostReport], most: int = MAX_SERIES) -> al
         .mark_bar(cornerRadiusEnd=3)
         .encode(
             x=alt.X("unit_cost:Q", title=f"{first.currency or 'no prices'} per million tokens"),
-            y=alt.Y("key:N", title=None, axis=alt.Axis(labelLimit=160)),
+            y=alt.Y("key:N", title=None, axis=_NAMES),
             yOffset=alt.YOffset("basis:N", sort=order),
             color=alt.Color("basis:N", scale=alt.Scale(domain=order), legend=alt.Legend(title=None, orient="top")),
             tooltip=[
@@ -88,7 +91,7 @@ def bases_chart(reports: Mapping[str, CostReport], most: int = MAX_SERIES) -> al
                 alt.Tooltip("text:N", title="per million tokens"),
             ],
         )
-        .properties(height=max((14 * len(order) + 12) * max(len(keys), 1) + 60, 120))
+        .properties(height=(14 * len(order) + 12) * max(len(keys), 1) + AROUND)
     )
     return chart
 
@@ -115,13 +118,14 @@ def quadrant_chart(found: Sequence[Placed], what: str) -> alt.LayerChart | alt.F
     x = alt.X("tokens:Q", title="share of emitted tokens", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
     y = alt.Y("cost:Q", title="share of cost", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
     kinds = ["heavy", "underused", "efficient", "small"]
+    color = alt.Color("quadrant:N", scale=alt.Scale(domain=kinds), legend=alt.Legend(title=None, orient="top"))
     points = (
         alt.Chart(frame)
         .mark_point(size=110, filled=True, opacity=0.9)
         .encode(
             x=x,
             y=y,
-            color=alt.Color("quadrant:N", scale=alt.Scale(domain=kinds), legend=alt.Legend(title=None, orient="top")),
+            color=color,
             shape=alt.Shape("quadrant:N", scale=alt.Scale(domain=kinds)),
             tooltip=[
                 alt.Tooltip("key:N", title=what),
@@ -132,7 +136,9 @@ def quadrant_chart(found: Sequence[Placed], what: str) -> alt.LayerChart | alt.F
             ],
         )
     )
-    texts = alt.Chart(frame).mark_text(align="left", dx=9, dy=-6, limit=120).encode(x=x, y=y, text="label:N")
+    texts = (
+        alt.Chart(frame).mark_text(align="left", dx=9, dy=-6, limit=120).encode(x=x, y=y, text="label:N", color=color)
+    )
     ends = pd.DataFrame({"tokens": [0.0, most], "cost": [0.0, most]})
     diagonal = alt.Chart(ends).mark_line(strokeWidth=1, color="gray").encode(x=x, y=y)
     even = found[0].even if found else 0.0

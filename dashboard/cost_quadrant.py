@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from controlplane.store.queries import CostReport
+from dashboard import format as fmt
 
 NAMED_MOST = 12
 """Points that have their name beside them: more would cover each other. All have it in the tooltip."""
@@ -61,3 +64,18 @@ def named(found: Sequence[Placed], most: int = NAMED_MOST) -> set[str]:
     """Keys of the points that get their name: the ones furthest from everything, by cost and tokens together."""
     ordered = sorted(found, key=lambda each: (-(each.cost_share + each.token_share), each.key))
     return {each.key for each in ordered[:most]}
+
+
+def share_frame(found: Sequence[Placed], by: str) -> pd.DataFrame:
+    """The same as a table, the dearest first. Against the average: what a token costs, by that of all rows together."""
+    lines = [
+        (
+            each.key,
+            f"{100 * each.token_share:.1f} %",
+            f"{100 * each.cost_share:.1f} %",
+            fmt.NOTHING if each.price_level is None else f"× {each.price_level:.2f}",
+            each.quadrant,
+        )
+        for each in found
+    ]
+    return pd.DataFrame(lines, columns=[by.capitalize(), "Of tokens", "Of cost", "Against average", "Quadrant"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -23,7 +24,7 @@ from dashboard.overview_load import Overview
 from dashboard.overview_trend import by_bucket, change_text
 from dashboard.overview_why import WHY_COLUMNS, why_frame
 
-CARD_WIDTH = 190
+CARD_WIDTH = 165
 START_AN_EXPERIMENT = "`kadence experiment start`"
 HERE = Path(__file__).parent
 
@@ -80,7 +81,7 @@ def show_advice(found: Overview) -> None:
 
 def show_key_figures(ledger: Ledger, found: Overview) -> None:
     """Of everything, or of the chosen cohort or model."""
-    with st.grid(4, min_column_width=CARD_WIDTH):
+    with st.grid(6, min_column_width=CARD_WIDTH):
         for basis in found.headline.rows:
             _show_cost(ledger, found, basis)
         _show_saving(found.saving)
@@ -102,11 +103,9 @@ def _show_cost(ledger: Ledger, found: Overview, basis: str) -> None:
         st.metric(
             label,
             fmt.cost_per_million(row, ledger.currency),
-            change_text(row.cost_per_million_tokens, trend.before),
-            delta_color="inverse",
-            delta_description=_against(found),
             help=f"Emitted tokens at {basis_name(basis)} prices. {what}",
             chart_data=_line(trend.known),
+            **_change(found, change_text(row.cost_per_million_tokens, trend.before)),
         )
         link("pages/cost.py", "Cost", f"kadence cost report --since {_since(ledger)} --basis all")
 
@@ -142,11 +141,9 @@ def _show_energy(ledger: Ledger, found: Overview) -> None:
         st.metric(
             "Energy per token",
             fmt.energy_per_token(row),
-            change_text(row.j_per_token, trend.before),
-            delta_color="inverse",
-            delta_description=_against(found),
             help="Per emitted token of the windows that were measured.",
             chart_data=_line(trend.known),
+            **_change(found, change_text(row.j_per_token, trend.before)),
         )
         st.caption("source: none" if row.energy_uj is None else f"source: {plain(row.energy_source)}")
         link("pages/energy.py", "Energy and carbon", f"kadence cost report --since {_since(ledger)} --json")
@@ -258,7 +255,7 @@ def show_why(ledger: Ledger, found: Overview) -> None:
         st.dataframe(
             frame,
             hide_index=True,
-            column_config={WHY_COLUMNS[2]: st.column_config.TextColumn(width="large")},
+            column_config={WHY_COLUMNS[2]: st.column_config.TextColumn(width=640)},
             alt=f"K of {len(frame)} cohorts now, and the decision that last changed it",
         )
         link("pages/speculation.py", "Speculation", "kadence policy replay")
@@ -313,9 +310,18 @@ def _since(ledger: Ledger) -> str:
     return ledger.since if ledger.filters.span != "custom" else fmt.iso(ledger.range.start)
 
 
-def _against(found: Overview) -> str | None:
+def _change(found: Overview, text: str | None) -> dict[str, Any]:
+    """What a card says of the stretch before: less is good, and no change is neither."""
     before = found.headline.before
-    return None if before is None else f"against the {fmt.duration(before.end - before.start)} before"
+    if text is None or before is None:
+        return {}
+    is_same = text in ("+0.0 %", "-0.0 %")
+    return {
+        "delta": text,
+        "delta_color": "off" if is_same else "inverse",
+        "delta_arrow": "off" if is_same else "auto",
+        "delta_description": f"vs {fmt.duration(before.end - before.start)} before",
+    }
 
 
 def _line(points: Sequence[float]) -> list[float] | None:

@@ -16,15 +16,15 @@ def overview(ledger: Ledger, found: Overview) -> None:
     cards.show_advice(found)
     left, right = st.columns([3, 2])
     with left:
-        cards.show_k(found)
-    with right:
-        cards.show_why(ledger, found)
-    left, right = st.columns([3, 2])
-    with left:
         cards.show_bill(ledger, found)
     with right:
         cards.show_unit_cost(found)
-    cards.show_speed(found)
+    cards.show_why(ledger, found)
+    left, right = st.columns(2)
+    with left:
+        cards.show_k(found)
+    with right:
+        cards.show_speed(found)
 
 
 show_live("Overview", load_overview, overview)
