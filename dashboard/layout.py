@@ -144,9 +144,7 @@ def _no_traffic(ledger: Ledger) -> Trouble | None:
 def _say_range(ledger: Ledger) -> None:
     start, end = (fmt.moment(at, ledger.zone) for at in (ledger.range.start, ledger.range.end))
     with st.container(key=f"shown-{ledger.filters.span}"):
-        st.caption(
-            f"{start} to {end} ({ledger.zone}), refreshed every {fmt.number(ledger.settings.dashboard_refresh_s)} s"
-        )
+        st.caption(f"{start} to {end} ({ledger.zone}), refreshed every {ledger.settings.dashboard_refresh_s:g} s")
     for note in ledger.notes:
         show_note(note)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
-
-PAGES_FOLDER = Path(__file__).with_name("pages")
 
 
 class PageEntry(NamedTuple):
@@ -17,7 +14,7 @@ class PageEntry(NamedTuple):
     says: str
 
 
-ALL_PAGES = (
+PAGES = (
     PageEntry("overview", "Overview", "speed", "What a million tokens costs, how fast they come, what K did for it."),
     PageEntry("speculation", "Speculation", "timeline", "K and acceptance over time, and why K is what it is."),
     PageEntry("cost", "Cost", "payments", "The bill by cohort, tenant, model or hour, against budgets; exports."),
@@ -26,5 +23,3 @@ ALL_PAGES = (
     PageEntry("what_if", "What-if", "tune", "Other prices, loads or K: what they would cost."),
     PageEntry("policy", "Policy", "policy", "The policy in force, its revisions, and every decision with its reason."),
 )
-
-PAGES = tuple(page for page in ALL_PAGES if (PAGES_FOLDER / f"{page.name}.py").is_file())

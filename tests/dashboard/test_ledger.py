@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sqlite3
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from controlplane.finops.pricing import load_prices
 from controlplane.settings import load_settings
 from controlplane.store.queries import TimeRange, cost_report
 from dashboard import ledger as readings
-from dashboard.data import Trouble
+from dashboard.data import Trouble, reach
 from dashboard.filters import zones
 from dashboard.ledger import RANGES, Filters, Ledger, open_reading, range_of
 from dashboard.serve import APP
@@ -90,6 +91,25 @@ def test_what_is_kept_of_a_database_is_not_shown_for_the_one_that_replaced_it(fi
     other = make_ledger(filled.folder)
     other.migrate()
     assert read().report("cohort").total.emitted_tokens == 0
+
+
+def test_a_database_server_that_is_down_is_a_sentence_without_the_password():
+    trouble = reach("postgresql://kadence:secret@127.0.0.1:1/kadence")
+    assert isinstance(trouble, Trouble)
+    assert "postgresql://kadence:***@127.0.0.1:1/kadence cannot be read" in trouble.sentence
+    assert "secret" not in trouble.sentence
+    assert "tries again" in trouble.way_out
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_goes_wrong_in_a_pages_reading_is_a_sentence(monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("dashboard.overview_load.cost_reports", broken)
+    app = AppTest.from_file(str(APP), default_timeout=20).run()
+    assert not app.exception
+    assert "disk I/O error" in app.error[0].value.replace("\\", "")
 
 
 def test_what_is_kept_is_bounded(filled):
