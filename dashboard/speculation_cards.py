@@ -20,6 +20,7 @@ NO_EVIDENCE = (
     "No window of this range is on record any more, only its hours: choose a range that has windows, or send traffic"
     " with `kadence load`."
 )
+NO_STEP = "No step of it is in the windows that this rests on."
 
 
 def ask_cohorts(ledger: Ledger, found: Speculation) -> list[str]:
@@ -101,6 +102,9 @@ def show_survival(ledger: Ledger, found: Speculation) -> None:
             st.caption(NO_EVIDENCE)
             return
         cohorts = [name for name in found.shown if found.evidence.index(name) is not None]
+        if not cohorts:
+            st.caption(NO_STEP)
+            return
         frame = survival_frame(found.evidence, cohorts)
         st.caption(
             "How likely the draft token at each position is kept, with its 95 % interval: what the controller believes."
@@ -140,6 +144,9 @@ def show_maps(found: Speculation, cohorts: list[str]) -> None:
             st.caption(NO_EVIDENCE)
             return
         names = [name for name in cohorts if found.evidence.index(name) is not None]
+        if not names:
+            st.caption(NO_STEP)
+            return
         frame = used_frame(found.evidence, names)
         st.caption("Mean over the time of steps, of the K that they were planned with. Empty: nothing ran there.")
         st.altair_chart(heat_chart(frame, names), alt=f"K that was used by {len(names)} cohorts at each load")

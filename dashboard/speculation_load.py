@@ -28,7 +28,7 @@ PAST_DECISIONS, PAST_S = 2_000, 30 * 86_400.0
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """report: of all cohorts that the model filter takes. changes: the newest decisions that changed K. coloured:
-    cohorts with a colour, by name; shown: those that charts draw. ranked: all, most emitted tokens first, and last those
+    cohorts with a colour, by name; shown: those that charts draw. ranked: all, most emitted tokens first, then those
     that only the plan has. even: None without evidence or step times. price: an hour of the machine; unpriced: why
     there is none. past: by cohort.
     """

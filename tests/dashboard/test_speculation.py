@@ -124,6 +124,7 @@ def open_page(page: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=20)
     for name, value in query.items():
         app.query_params[name] = value
+    app.run()  # the filters above the page are app.py's
     app.switch_page(f"pages/{page}.py").run()
     assert not app.exception
     return app
@@ -372,6 +373,16 @@ def test_the_plan_in_force_has_the_cohorts_that_had_no_traffic_too(ledger):
     app = open_page("speculation")
     assert [row["Cohort"] for row in table(app, "Fallback")] == ["asleep", "dormant"]
     assert [row["Cohort"] for row in table(app, "Tokens per step")] == ["json", "fiction"]
+
+
+def test_a_cohort_that_only_the_plan_has_is_said_to_have_no_step(ledger):
+    ledger.migrate()
+    ledger.price()
+    ledger.fill(first="asleep", age_s=600)
+    write(ledger.url, by_hand(time.time()), parse_policy(POLICY))
+    app = open_page("speculation", cohort="asleep")
+    assert texts(app).count("No step of it is in the windows") == 2
+    assert "This cohort has no step in these windows" in texts(open_page("what_if", cohort="asleep"))
 
 
 @pytest.mark.usefixtures("filled")
