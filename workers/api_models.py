@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from workers.api_fields import (
+    MAX_INT,
     NAME,
     Content,
     Count,
@@ -106,7 +107,7 @@ class GenerationRequest(Strict):
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: Unsigned | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # -1 is some servers' way of saying 0
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=MAX_REPETITION_PENALTY, allow_inf_nan=False)] | None = None
     presence_penalty: Penalty | None = None
