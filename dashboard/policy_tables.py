@@ -140,7 +140,7 @@ def planned_table(planned: Planned) -> pd.DataFrame:
     """What is expected of each cohort of the new policy."""
     return pd.DataFrame(
         [_planned(cohort, planned.currency) for cohort in planned.cohorts],
-        columns=["Cohort", "Requests", "K before", "K after", "Tokens/s", "TPOT p95", "Per 1M tokens", "Per token"],
+        columns=["Cohort", "Requests", "K before", "K after", "Tokens/s", "TPOT p95", "Per 1M tokens", "Energy per 1M"],
     )
 
 

@@ -166,10 +166,21 @@ def test_a_machines_name_is_data():
 
 
 def open_page(**query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    """The page alone, without the filters above it."""
+    return run(AppTest.from_file(str(APP.with_name("pages") / "energy.py"), default_timeout=20), query)
+
+
+def run(app: AppTest, query: dict[str, str]) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     app.run()
+    assert not app.exception
+    return app
+
+
+def open_app(**query: str) -> AppTest:
+    """The page in the whole app, with its filters in the URL."""
+    app = run(AppTest.from_file(str(APP), default_timeout=20), query)
     app.switch_page("pages/energy.py").run()
     assert not app.exception
     return app
@@ -229,7 +240,7 @@ def test_energy_that_was_not_measured_has_no_figure_and_no_line(ledger):
 
 @pytest.mark.usefixtures("filled")
 def test_a_cohort_in_the_url_narrows_the_cards_to_it():
-    found = {m.label: m.value for m in open_page(cohort="json").metric}
+    found = {m.label: m.value for m in open_app(cohort="json").metric}
     assert (found["Energy"], found["Without idle"]) == ("120.0 J", "0.03000 J")
 
 
@@ -237,7 +248,7 @@ def test_a_long_range_takes_its_power_from_the_rollups(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(age_s=7200)
-    machines = table_of(open_page(range="24h"), "Mean power")
+    machines = table_of(open_app(range="24h"), "Mean power")
     assert machines[["Machine", "Mean power", "Measured time"]].values.tolist() == [
         ["test-machine", "10.00 W", "not told apart"]
     ]
@@ -247,7 +258,7 @@ def test_html_in_a_cohorts_name_stays_text(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(first=EVIL)
-    app = open_page(cohort=EVIL)
+    app = open_app(cohort=EVIL)
     for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
         assert "<img" not in str(element.value)
     assert EVIL in table_of(app, "Without idle")["Cohort"].tolist()

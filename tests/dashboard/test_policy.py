@@ -74,10 +74,21 @@ def audited(filled: Any) -> Any:
 
 
 def open_page(**query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    """The page alone, without the filters above it."""
+    return run(AppTest.from_file(str(APP.with_name("pages") / "policy.py"), default_timeout=20), query)
+
+
+def run(app: AppTest, query: dict[str, str]) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     app.run()
+    assert not app.exception
+    return app
+
+
+def open_app(**query: str) -> AppTest:
+    """The page in the whole app, with its filters in the URL."""
+    app = run(AppTest.from_file(str(APP), default_timeout=20), query)
     app.switch_page("pages/policy.py").run()
     assert not app.exception
     return app
@@ -144,7 +155,7 @@ def test_a_pasted_policy_is_wrong_by_line():
 
 def test_the_page_shows_what_is_in_force(audited):
     audited.add([replace_plan(audited)])
-    app = open_page()
+    app = open_app()
     table = table_of(app, "Ladder")
     assert table["Cohort"].tolist() == ["json", "rest"]
     assert table["K by load"].tolist() == ["4 4 4 2 2 1 1 0 0", "no plan"]
@@ -251,7 +262,7 @@ def test_decisions_that_kept_k_are_shown_on_request():
 
 @pytest.mark.usefixtures("filled")
 def test_decisions_can_be_narrowed_to_a_cohort_and_to_a_text():
-    app = open_page(part="Decisions", cohort="json")
+    app = open_app(part="Decisions", cohort="json")
     assert table_of(app, "Why")["Cohort"].tolist() == ["json"]
     app = open_page(part="Decisions", text="Position 1")
     assert table_of(app, "Why")["Cohort"].tolist() == ["fiction"]

@@ -88,11 +88,14 @@ def experiment(
 
 
 def open_page(**query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    """The page alone, without the filters above it."""
+    return run(AppTest.from_file(str(APP.with_name("pages") / "savings.py"), default_timeout=20), query)
+
+
+def run(app: AppTest, query: dict[str, str]) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     app.run()
-    app.switch_page("pages/savings.py").run()
     assert not app.exception
     return app
 
