@@ -115,7 +115,7 @@ class Reservation:
 
 
 def duration(ns: int) -> str:
-    """Nanoseconds as OpenAI writes a reset: `0s`, `120ms`, `8.64s`, `6m0s`; rounded up, so that to wait it is enough."""
+    """Nanoseconds as OpenAI writes a reset: `0s`, `120ms`, `8.64s`, `6m0s`; rounded up, so that waiting for it does."""
     ms = -(-ns // 10**6)
     if 0 < ms < 1000:
         return f"{ms}ms"
