@@ -18,6 +18,8 @@ BARS_MOST = 20
 AROUND = 110
 """Pixels of a chart's height that its legend, axis and title take."""
 _NAMES = alt.Axis(labelLimit=160, labelOverlap=False)
+_NARROW = alt.Legend(title=None, orient="top", columns=2)
+"""Of four long names, which a phone has no room for side by side."""
 NANO = 1e9
 
 
@@ -118,7 +120,7 @@ def quadrant_chart(found: Sequence[Placed], what: str) -> alt.LayerChart | alt.F
     x = alt.X("tokens:Q", title="share of emitted tokens", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
     y = alt.Y("cost:Q", title="share of cost", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
     kinds = ["heavy", "underused", "efficient", "small"]
-    color = alt.Color("quadrant:N", scale=alt.Scale(domain=kinds), legend=alt.Legend(title=None, orient="top"))
+    color = alt.Color("quadrant:N", scale=alt.Scale(domain=kinds), legend=_NARROW)
     points = (
         alt.Chart(frame)
         .mark_point(size=110, filled=True, opacity=0.9)
@@ -190,4 +192,4 @@ def _money_frame(points: Sequence[tuple[float, int]], what: str) -> pd.DataFrame
 
 
 def _parts_colour() -> alt.Color:
-    return alt.Color("part:N", scale=alt.Scale(domain=list(PARTS)), legend=alt.Legend(title=None, orient="top"))
+    return alt.Color("part:N", scale=alt.Scale(domain=list(PARTS)), legend=_NARROW)
