@@ -92,14 +92,16 @@ def _frame(
     if isinstance(ledger, Trouble):
         return show_trouble(ledger)
     known = read_choices(settings.database_url)
-    if isinstance(known, Choices) and known not in (choices, st.session_state.get(_DRAWN_FOR)):
+    if known == choices:
+        st.session_state.pop(_DRAWN_FOR, None)
+    elif isinstance(known, Choices) and known != st.session_state.get(_DRAWN_FOR):
         st.session_state[_DRAWN_FOR] = known
         st.rerun()  # the database is back, or has a new cohort: the filters are drawn anew
+    _say_range(ledger)
     if not without_traffic and (trouble := _no_traffic(ledger)) is not None:
         return show_trouble(trouble)
     asked = (ask(ledger),) if ask is not None else ()
     found = _loaded(title, ledger, load, asked)
-    _say_range(ledger)
     if isinstance(found, Trouble):
         return show_trouble(found)
     draw(ledger, found)

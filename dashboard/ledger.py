@@ -224,7 +224,7 @@ class Ledger:
 
         The key names the query and all that it was asked with. What is kept must not be changed.
         """
-        return _memory.get((self.identity, self.version, key), read)
+        return _memory.get(self.identity, self.version, key, read)
 
 
 def open_reading(settings: Settings, filters: Filters, now: float, browser_zone: str | None) -> Ledger | Trouble:
@@ -283,8 +283,7 @@ def read_choices(database_url: str) -> Choices | Trouble:
     if isinstance(engine, Trouble):
         return engine
     try:
-        key = (identity_of(database_url), data_version(engine), "choices")
-        return _memory.get(key, lambda: _choices(engine))
+        return _memory.get(identity_of(database_url), data_version(engine), "choices", lambda: _choices(engine))
     except Exception as error:
         return unreadable(database_url, error)
 
@@ -320,21 +319,30 @@ def _sheet(settings: Settings, engine: sa.Engine) -> tuple[PriceSheet, tuple[str
 
 
 class _Memory:
-    """The newest results that were asked for, a bounded number of them. Sessions share it."""
+    """The newest results that were asked for, a bounded number of them. Sessions share it.
+
+    What was read of an earlier version of a database goes as soon as a later one is seen.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._versions: dict[Identity, Hashable] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+    def get(self, identity: Identity, version: Hashable, key: Hashable, read: Callable[[], T]) -> T:
+        whole = (identity, version, key)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return cast("T", self._kept[key])
+            if self._versions.get(identity, version) != version:
+                self._kept = OrderedDict((k, v) for k, v in self._kept.items() if cast("Any", k)[0] != identity)
+            self._versions[identity] = version
+            if whole in self._kept:
+                self._kept.move_to_end(whole)
+                return cast("T", self._kept[whole])
         value = read()
         with self._lock:
-            self._kept[key] = value
+            if self._versions.get(identity) == version:
+                self._kept[whole] = value
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
         return value
@@ -342,6 +350,7 @@ class _Memory:
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
+            self._versions.clear()
 
 
 _memory = _Memory(64)

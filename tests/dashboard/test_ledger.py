@@ -83,6 +83,7 @@ def test_what_is_kept_of_a_reading_is_read_anew_after_a_new_window(filled):
     filled.fill(sequence=2)
     read().cached("key", lambda: calls.append(1.0))
     assert calls == [0.0, 1.0]
+    assert len(readings._memory._kept) == 1
 
 
 def test_what_is_kept_of_a_database_is_not_shown_for_the_one_that_replaced_it(filled, make_ledger, tmp_path):
