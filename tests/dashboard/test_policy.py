@@ -246,16 +246,12 @@ def click(app: AppTest, label: str) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_decisions_are_shown_with_their_reasons_newest_first():
-    table = table_of(open_page(part="Decisions"), "Why")
+def test_decisions_are_shown_newest_first_and_those_that_kept_k_on_request():
+    app = open_page(part="Decisions")
+    table = table_of(app, "Why")
     assert table["Cohort"].tolist() == ["fiction", "json"]
     assert table["Reason"].tolist() == ["below_floor", "step_up"]
     assert table["Why"][1] == "position 2 accepted 83 % (floor 50 %), 100 samples"
-
-
-@pytest.mark.usefixtures("filled")
-def test_decisions_that_kept_k_are_shown_on_request():
-    app = open_page(part="Decisions")
     app.toggle(key="holds").set_value(True).run()
     assert "hold" in table_of(app, "Why")["Reason"].tolist()
 
@@ -266,7 +262,7 @@ def test_decisions_can_be_narrowed_to_a_cohort_and_to_a_text():
     assert table_of(app, "Why")["Cohort"].tolist() == ["json"]
     app = open_page(part="Decisions", text="Position 1")
     assert table_of(app, "Why")["Cohort"].tolist() == ["fiction"]
-    app = open_page(part="Decisions", text="nowhere")
+    app.text_input(key="text").set_value("nowhere").run()
     assert "No decision in this time range matches" in texts(app)
 
 
