@@ -265,6 +265,16 @@ def test_continuous_usage_grows_to_what_the_last_event_says(chat: Post) -> None:
     assert 0 < counts[0] < counts[-1] == counts[-2] == len(REPLY.encode())
 
 
+@pytest.mark.parametrize("stop", [None, "ö", "🎉🎉x"])
+@pytest.mark.parametrize("rounds", [((0, 0),), ((1, 1),), ((4, 3), (2, 0)), ((8, 6),)])
+def test_no_event_has_half_a_character(complete: Post, backend: Any, rounds: Any, stop: Any) -> None:
+    backend.reply, backend.rounds = "a🎉🎉é 世界", rounds
+    choices = [event["choices"][0] for event in events(complete(stream=True, stop=stop, n=2))]
+    assert not [choice for choice in choices if "\ufffd" in choice["text"]]
+    for index in range(2):
+        assert "".join(choice["text"] for choice in choices if choice["index"] == index) == backend.reply
+
+
 # Predictions and details
 
 
