@@ -221,7 +221,7 @@ def show_exports(ledger: Ledger, bill: Bill) -> None:
         start, end = (fmt.iso(at) for at in (span.start, span.end))
         st.caption(f"Whole hours, {start} to {end}, with the filters above. A file is made when you press its button.")
         terms = _ask_terms(ledger)
-        if terms.by is None and is_too_long(span, len(bill.report.rows)):
+        if terms.by is None and is_too_long(span, bill.cohorts):
             st.caption("Every cell of this range is too much for a browser: choose a row a value, or use the command.")
         if bill.report.unpriced:
             st.caption("Part of it has no price: null in CSV and Parquet, and left out of FOCUS, never 0.")
@@ -237,7 +237,7 @@ def show_exports(ledger: Ledger, bill: Bill) -> None:
                     icon=":material/download:",
                     key=f"export-{file.label}",
                     on_click="ignore",
-                    disabled=terms.by is None and is_too_long(span, len(bill.report.rows)),
+                    disabled=terms.by is None and is_too_long(span, bill.cohorts),
                 )
         st.caption("In a terminal:")
         st.code(command(FILES[0], span, _where(ledger), terms, file_name(FILES[0], span, terms)), language=None)

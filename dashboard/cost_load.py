@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controlplane.store.queries import CostReport
 from dashboard.cost_budgets import Outlook
-from dashboard.ledger import Ledger
+from dashboard.ledger import Choices, Ledger, read_choices
 from dashboard.overview_load import load_budgets, main_basis, reports
 
 BY = ("cohort", "tenant", "model", "sku", "direction", "hour", "day")
@@ -22,6 +22,7 @@ HOURS_MOST = 31 * 24
 class Bill:
     """One reading. by: what the rows are of; note: why it is not what was asked, "" where it is. reports: by basis.
     allocated: by the same, with idle spread (by machine time, unless the page has a rule): what the quadrant is of.
+    cohorts: how many an export of every cell may have.
     """
 
     by: str
@@ -31,6 +32,7 @@ class Bill:
     allocated: CostReport
     budgets: tuple[Outlook, ...]
     has_policy: bool
+    cohorts: int
 
     @property
     def report(self) -> CostReport:
@@ -45,7 +47,14 @@ def load_cost(ledger: Ledger, asked_by: str) -> Bill:
     if ledger.idle == "none" and by in QUADRANT_BY:
         allocated = reports(ledger, by, idle="weighted")[main]
     policy, budgets = load_budgets(ledger)
-    return Bill(by, note, found, main, allocated, budgets, policy is not None)
+    return Bill(by, note, found, main, allocated, budgets, policy is not None, _cohorts(ledger))
+
+
+def _cohorts(ledger: Ledger) -> int:
+    if ledger.cohort is not None:
+        return 1
+    known = read_choices(ledger.settings.database_url)
+    return len(known.cohorts) if isinstance(known, Choices) else 1
 
 
 QUADRANT_BY = ("cohort", "tenant", "model")

@@ -29,7 +29,6 @@ from controlplane.store.cost_rows import IdleRule
 from dashboard import format as fmt
 from dashboard.cost_tables import basis_name
 from dashboard.data import forget
-from dashboard.filters import IDLE_RULES
 from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -71,9 +70,9 @@ def seen(make_ledger, tmp_path_factory):
 
 
 def open_cost(*, by: str = "cohort", idle: IdleRule = "none", **query: str) -> AppTest:
-    """The page with these filters, which the URL has by the labels of their choices."""
+    """The page with these filters in the URL."""
     app = AppTest.from_file(str(APP), default_timeout=20)
-    for name, value in {**query, "idle": IDLE_RULES[idle]}.items():
+    for name, value in {**query, "idle": idle}.items():
         app.query_params[name] = value
     app.run()
     app.query_params["by"] = by
