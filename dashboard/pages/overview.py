@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dashboard import overview_cards as cards
+from dashboard import overview_panels as panels
 from dashboard.layout import show_live, show_report_notes
 from dashboard.ledger import Ledger
 from dashboard.overview_load import Overview, load_overview
@@ -16,15 +17,15 @@ def overview(ledger: Ledger, found: Overview) -> None:
     cards.show_advice(found)
     left, right = st.columns([3, 2])
     with left:
-        cards.show_bill(ledger, found)
+        panels.show_bill(ledger, found)
     with right:
-        cards.show_unit_cost(found)
-    cards.show_why(ledger, found)
+        panels.show_unit_cost(found)
+    panels.show_why(ledger, found)
     left, right = st.columns(2)
     with left:
-        cards.show_k(found)
+        panels.show_k(found)
     with right:
-        cards.show_speed(found)
+        panels.show_speed(found)
 
 
 show_live("Overview", load_overview, overview)
