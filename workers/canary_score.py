@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from kernels.verify import GREEDY_BELOW
 from workers.penalties import TokenTally, has_penalties
-from workers.sampling import adjust, restrict
+from workers.sampling import adjust, is_greedy, restrict
 from workers.sequence import EngineRequest, SamplingParams
 from workers.verifier import target_scores
 
@@ -140,7 +139,7 @@ def _borders(row: torch.Tensor, sampling: SamplingParams, tolerance: float) -> t
     Errors of `tolerance` between two logits move the log-odds of any set of tokens by tolerance / temperature at most,
     and its mass by a quarter of that.
     """
-    if sampling.temperature < GREEDY_BELOW:
+    if is_greedy(sampling):
         return sampling, sampling
     slack = tolerance / (4 * sampling.temperature)
     tight, loose = sampling, sampling

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from kernels.filters.weights import WEIGHT_BITS, integer_weights
-from kernels.verify import Verdict
 from workers.sequence import TokenLogprob
 
 ROWS_AT_ONCE = 2
@@ -96,12 +95,15 @@ class RowsToMeasure:
             rows.cu.append(len(rows.index))
         return rows
 
-    def measure(self, logits: torch.Tensor, verdict: Verdict) -> torch.Tensor | None:
-        """What `read` needs of the target's raw logits, on their device; None where nobody asks."""
+    def measure(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor | None:
+        """What `read` needs of the target's raw logits, on their device; None where nobody asks.
+
+        token_ids: the verdict's.
+        """
         if not self.index:
             return None
         # Rows behind the last token emitted name none; they are not read.
-        chosen = verdict.token_ids[self.owners, self.depths].clamp(min=0)
+        chosen = token_ids[self.owners, self.depths].clamp(min=0)
         return measure(logits[self.index], chosen, max(n for n in self.num_top if n is not None))
 
     def read(self, b: int, token_ids: Seq[int], measured: torch.Tensor | None) -> tuple[TokenLogprob, ...]:

@@ -12,11 +12,17 @@ from itertools import chain
 import torch
 
 from kernels.verify import GREEDY_BELOW
+from workers.grammar import unpack
 from workers.penalties import TokenTally, has_penalties, penalise
-from workers.sequence import RowMasks, SamplingParams, Sequence
+from workers.sequence import SamplingParams, Sequence
 
 FIRST_LOOK = 1024
 """Candidates for a nucleus that a CPU sorts at first; a whole vocabulary of 49152 takes it 2 ms a row."""
+
+
+def is_greedy(sampling: SamplingParams) -> bool:
+    """Whether verification takes the largest logit: a temperature so low that it could not be divided by."""
+    return sampling.temperature < GREEDY_BELOW
 
 
 def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
@@ -25,7 +31,7 @@ def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
     Top-p and min-p are of the probabilities after temperature, and the nucleus is of what top-k leaves, as in
     `kernels.filters`. The same tensor where there are no such limits.
     """
-    if sampling.temperature < GREEDY_BELOW:
+    if is_greedy(sampling):
         return logits
     limited = logits if sampling.top_k == 0 and sampling.top_p >= 1 else _restrict_to_nucleus(logits, sampling)
     return limited if sampling.min_p <= 0 else _restrict_to_likely(limited, sampling)
@@ -85,9 +91,12 @@ def restrict_batch(
     asks for anything.
     """
     out = logits
-    for b, (sequence, rows) in enumerate(zip(batch, rows_of, strict=True)):
-        own, drafts = logits[rows.start : rows.stop], draft_token_ids[rows.start - b : rows.stop - b - 1]
-        limited = restrict(adjust_sequence(own, sequence, drafts, eos_token_ids), sequence.request.sampling)
+    drafts_of = [draft_token_ids[rows.start - b : rows.stop - b - 1] for b, rows in enumerate(rows_of)]
+    allowed_of = _allowed(logits, batch, drafts_of)
+    for sequence, rows, drafts, allowed in zip(batch, rows_of, drafts_of, allowed_of, strict=True):
+        own = logits[rows.start : rows.stop]
+        wished = _adjust_rows(own, sequence, drafts, eos_token_ids, allowed)
+        limited = restrict(wished, sequence.request.sampling)
         if limited is own:
             continue
         if out is logits:
@@ -100,9 +109,31 @@ def adjust_sequence(
     logits: torch.Tensor, sequence: Sequence, drafts: Seq[int], eos_token_ids: Seq[int]
 ) -> torch.Tensor:
     """`adjust` for a sequence of the engine: its last rows along `drafts`, behind the text that it has."""
-    sampling = sequence.request.sampling
+    grammar, allowed = sequence.grammar, None
+    if grammar is not None:
+        allowed = unpack(grammar.masks(drafts, len(logits)), logits.shape[1], logits.device)
+    return _adjust_rows(logits, sequence, drafts, eos_token_ids, allowed)
+
+
+def _allowed(logits: torch.Tensor, batch: Seq[Sequence], drafts_of: Seq[Seq[int]]) -> list[torch.Tensor | None]:
+    """What each sequence's grammar allows its rows [n, vocab]; the masks of all are unpacked by one operation."""
+    masks: list[bytes | None] = []
+    rows_of: list[range | None] = []
+    for sequence, drafts in zip(batch, drafts_of, strict=True):
+        if sequence.grammar is None:
+            rows_of.append(None)
+            continue
+        masks += sequence.grammar.masks(drafts, len(drafts) + 1)
+        rows_of.append(range(len(masks) - len(drafts) - 1, len(masks)))
+    allowed = unpack(masks, logits.shape[1], logits.device) if masks else logits
+    return [None if rows is None else allowed[rows.start : rows.stop] for rows in rows_of]
+
+
+def _adjust_rows(
+    logits: torch.Tensor, sequence: Sequence, drafts: Seq[int], eos_token_ids: Seq[int], allowed: torch.Tensor | None
+) -> torch.Tensor:
     first = sequence.completion_length + len(drafts) + 1 - len(logits)
-    return adjust(logits, sampling, tally_of(sequence), drafts, first, eos_token_ids, sequence.grammar)
+    return adjust(logits, sequence.request.sampling, tally_of(sequence), drafts, first, eos_token_ids, allowed)
 
 
 def tally_of(sequence: Sequence) -> TokenTally | None:
@@ -123,15 +154,16 @@ def adjust(
     drafts: Seq[int],
     first: int,
     eos_token_ids: Seq[int],
-    grammar: RowMasks | None = None,
+    allowed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rows [n, vocab] f32 after penalties, bias and masks, in this order; the same tensor where there are none.
 
     The rows are the last n of the len(drafts) + 1 along the drafts; row 0 of them decides completion token number
-    `first`. tally: of the text before the drafts, for penalties. Before min_tokens, whatever ends the text is masked.
+    `first`. tally: of the text before the drafts, for penalties. allowed: [n, vocab] bool, by the grammar; at least one
+    a row. Before min_tokens, whatever ends the text is masked, but where the grammar allows nothing else.
     """
     early = min(max(sampling.min_tokens - first, 0), len(logits))
-    if tally is None and not sampling.logit_bias and not early and grammar is None:
+    if tally is None and not sampling.logit_bias and not early and allowed is None:
         return logits
     out = logits.to(torch.float32, copy=True)
     if tally is not None:
@@ -139,8 +171,14 @@ def adjust(
     if sampling.logit_bias:
         token_ids, bias = zip(*sampling.logit_bias, strict=True)
         out[:, list(token_ids)] += torch.tensor(bias, dtype=torch.float32, device=out.device)
+    if allowed is not None:
+        out.masked_fill_(~allowed, -torch.inf)
     if early:
-        out[:early, list(chain(eos_token_ids, sampling.stop_token_ids))] = -torch.inf
-    if grammar is not None:
-        grammar.mask_rows(out, drafts)
+        ends = list(chain(eos_token_ids, sampling.stop_token_ids))
+        if allowed is None:
+            out[:early, ends] = -torch.inf
+        else:
+            longer = allowed[:early].clone()
+            longer[:, ends] = False
+            out[:early].masked_fill_(longer.any(-1, keepdim=True) & ~longer, -torch.inf)
     return out

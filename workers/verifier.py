@@ -61,7 +61,7 @@ class Verifier:
         # Looking at a verdict costs nothing on a host, and a stall on a device: there all rows are measured.
         known = verdict.num_accepted.tolist() if verdict.num_accepted.is_cpu else None
         rows = RowsToMeasure.of([s.request.sampling.logprobs for s in sequences], rows_of, known)
-        num_accepted, token_ids, overlap, measured = _to_host(verdict, rows.measure(score.logits, verdict))
+        num_accepted, token_ids, overlap, measured = _to_host(verdict, rows.measure(score.logits, verdict.token_ids))
         has_draft_logits = proposal.draft_logits is not None
         accepted = []
         for b, (start, end) in enumerate(pairwise(score.cu_draft)):

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workers.scheduler
-from kernels.verify import Verdict
 from workers.logprobs import RowsToMeasure, measure, most_likely, read
 from workers.sequence import TokenLogprob
 
@@ -64,15 +63,13 @@ def test_the_list_is_as_long_as_it_was_asked_to_be() -> None:
 def test_rows_that_emit_nothing_change_nothing() -> None:
     """On a device all rows are measured, because nobody knows yet which of them emit a token."""
     logits = torch.randn(9, 30, generator=torch.Generator().manual_seed(2))
-    verdict = Verdict(
-        torch.tensor([1, 0, 3]), torch.tensor([[4, 5, -1, -1], [6, -1, -1, -1], [1, 2, 3, 4]]), torch.ones(6)
-    )
+    token_ids = torch.tensor([[4, 5, -1, -1], [6, -1, -1, -1], [1, 2, 3, 4]])
     emitted, num_top = [(4, 5), (6,), (1, 2, 3, 4)], [2, None, 0]
     rows_of = [range(3), range(3, 5), range(5, 9)]
     answers = []
     for known in ([1, 0, 3], None):
         rows = RowsToMeasure.of(num_top, rows_of, known)
-        measured = rows.measure(logits, verdict)
+        measured = rows.measure(logits, token_ids)
         answers.append([rows.read(b, emitted[b], measured) for b in range(3)])
     assert answers[0] == answers[1]
     assert [[entry.token_id for entry in of] for of in answers[0]] == [[4, 5], [], [1, 2, 3, 4]]
