@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
 from workers.commit import Committed, commit
+from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
+from workers.fair_queue import cost_of
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.logprobs import prompt_logprobs
 from workers.meter import Gauges, Meter
@@ -28,7 +31,7 @@ from workers.verifier import Accepted, Verifier
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One draft-verify round and prefill chunk, committed.
+    """One draft-verify round and prefill chunks, committed.
 
     draft_positions: positions computed by a draft model for each decoding sequence. seconds: wall time without
     prefill, draft_seconds of it for drafting. context: tokens of the decoding sequences before it.
@@ -39,7 +42,7 @@ class Round:
     seconds: float
     draft_seconds: float
     context: int
-    prefill_positions: int
+    prefill_before: Seq[int]
     prefill_s: float
 
 
@@ -57,6 +60,7 @@ class Engine:
         eos_token_ids: Collection[int],
         clock: Callable[[], float] = time.time,
         shadow: ShadowDrafts | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self.target = target
         self.proposer = proposer
@@ -70,6 +74,8 @@ class Engine:
         self._shadow = shadow
         self.profile: LatencyProfile | None = None
         self.energy: EnergySampler | None = None
+        self.deadlines = deadlines or Deadlines()
+        self.overdue: Counter[str] = Counter()
         self._sequences: dict[str, Sequence] = {}
 
     @property
@@ -93,6 +99,8 @@ class Engine:
         )
         self._sequences[request.request_id] = sequence
         self.scheduler.waiting.append(sequence)
+        deadline_at = request.deadline_at
+        self.deadlines.start(request.request_id, None if deadline_at is None else deadline_at - self._clock())
         self.meter.count_start(sequence)
 
     def cancel(self, request_id: str) -> Chunk | None:
@@ -104,13 +112,21 @@ class Engine:
         """End every request with an error, so that one bad step leaves an empty, working engine."""
         return [self._end(s, "error", error) for s in list(self._sequences.values())]
 
+    def end_overdue(self) -> list[Chunk]:
+        """End the requests whose time is up, each with the reason (workers/deadlines.py) as its error, and count
+        them by it; to be called before each step.
+        """
+        ended = [(self._sequences[name], reason) for name, reason in self.deadlines.overdue()]
+        self.overdue.update(reason for _, reason in ended)
+        return [self._end(sequence, "error", reason) for sequence, reason in ended]
+
     def step(self) -> list[Chunk]:
-        """One draft-verify round of every decoding sequence, and one prefill chunk; a Chunk per sequence that moved."""
+        """One draft-verify round of every decoding sequence, and chunks of prompts; a Chunk per sequence that moved."""
         self._admit()
         batch = self.scheduler.schedule()
         if not batch:
             return []
-        started, computed = time.perf_counter(), batch.prefill.prefill_positions if batch.prefill else 0
+        started, computed = time.perf_counter(), [p.sequence.prefill_positions for p in batch.prefills]
         try:
             outcome = self._round(batch, self.plan_client.k_for(batch.decoding))
         except Exception:
@@ -165,11 +181,13 @@ class Engine:
             sequence = scheduler.waiting.popleft()
             sequence.slot = kv.allocate()
             sequence.started_at = self._clock()
+            self.deadlines.progress(sequence.request.request_id)
             scheduler.running.append(sequence)
 
     def _round(self, batch: Batch, k: Seq[int]) -> Round:
         """Draft, score, verify, commit; k: the plan's K of each decoding sequence."""
         context = sum(len(s.token_ids) for s in batch.decoding)
+        prefill_before = [p.sequence.prefill_positions for p in batch.prefills]
         started = time.perf_counter()
         proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
         draft_s = time.perf_counter() - started
@@ -178,29 +196,30 @@ class Engine:
         kv_lengths = [s.kv_length for s in batch.decoding]
         committed = self._commit(batch, verdict, score.cu_draft, k)
         self._teach(batch, score, kv_lengths)
-        self._score_prompt(batch, score)
+        self._score_prompts(batch, score)
         seconds = time.perf_counter() - started - score.prefill_s
-        return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_positions, score.prefill_s)
+        return Round(committed, proposal.positions, seconds, draft_s, context, prefill_before, score.prefill_s)
 
     def _teach(self, batch: Batch, score: Score, kv_lengths: Seq[int]) -> None:
         """Tell a drafter that reads features of the positions that stay; kv_lengths: of those decoding, before."""
-        if score.prefill_features is not None and batch.prefill is not None:
-            start = batch.prefill_end - len(score.prefill_features)
-            self.proposer.learn(batch.prefill, start, score.prefill_features)
+        if score.prefill_features:
+            for prefill, features in zip(batch.prefills, score.prefill_features, strict=True):
+                self.proposer.learn(prefill.sequence, prefill.end - len(features), features)
         if score.features is not None:
             for b, (sequence, start) in enumerate(zip(batch.decoding, kv_lengths, strict=True)):
                 first = score.cu_draft[b] + b
                 self.proposer.learn(sequence, start, score.features[first : first + sequence.kv_length - start].clone())
 
     @staticmethod
-    def _score_prompt(batch: Batch, score: Score) -> None:
-        """Keep the log-probabilities of the prompt's tokens that this chunk decides, where they are asked for."""
-        sequence = batch.prefill
-        if sequence is None or score.prompt_logits is None:
-            return
-        first, num_top = len(sequence.prompt_logprobs) + 1, sequence.request.sampling.prompt_logprobs or 0
-        token_ids = sequence.request.prompt_token_ids[first : first + len(score.prompt_logits)]
-        sequence.prompt_logprobs += prompt_logprobs(score.prompt_logits, token_ids, num_top)
+    def _score_prompts(batch: Batch, score: Score) -> None:
+        """Keep the log-probabilities of prompt tokens that these chunks decide, where they are asked for."""
+        for prefill, logits in zip(batch.prefills, score.prompt_logits, strict=True):
+            if logits is None:
+                continue
+            sequence = prefill.sequence
+            first, num_top = len(sequence.prompt_logprobs) + 1, sequence.request.sampling.prompt_logprobs or 0
+            token_ids = sequence.request.prompt_token_ids[first : first + len(logits)]
+            sequence.prompt_logprobs += prompt_logprobs(logits, token_ids, num_top)
 
     @staticmethod
     def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:
@@ -215,26 +234,30 @@ class Engine:
         ]
 
     def _count(self, batch: Batch, outcome: Round) -> None:
-        if batch.prefill is not None:
-            self._count_prefill(batch, batch.prefill.prefill_positions - outcome.prefill_positions, outcome.prefill_s)
+        self._count_prefill(batch, outcome.prefill_before, outcome.prefill_s)
         self.meter.count_step(
             outcome.committed, outcome.draft_positions, outcome.seconds, outcome.draft_seconds, outcome.context
         )
         for c, n in zip(outcome.committed, outcome.draft_positions, strict=False):
             c.sequence.draft_positions += n
         plan_version = self.plan_client.plan.version
+        for sequence in [p.sequence for p in batch.prefills] + [c.sequence for c in outcome.committed if c.token_ids]:
+            self.deadlines.progress(sequence.request.request_id)
         for c in outcome.committed:
             c.sequence.plan_version = plan_version
             if c.from_prefill and c.token_ids:
                 c.sequence.first_token_at = self._clock()
                 self.meter.count_first_token(c.sequence, c.sequence.first_token_at - c.sequence.request.created_at)
 
-    def _count_prefill(self, batch: Batch, before: int, seconds: float) -> None:
-        """What this step computed of a prompt that had `before` positions computed: also where the step then failed."""
-        sequence = batch.prefill
-        if sequence is not None and sequence.prefill_positions > before:
-            input_tokens = 0 if before else sequence.prompt_length
-            self.meter.count_prefill(sequence, sequence.prefill_positions - before, seconds, input_tokens)
+    def _count_prefill(self, batch: Batch, before: Seq[int], seconds: float) -> None:
+        """What this step computed of prompts that had `before` positions computed: also where the step then failed."""
+        done = [(p.sequence, p.sequence.prefill_positions - n) for p, n in zip(batch.prefills, before, strict=True)]
+        total = sum(positions for _, positions in done)
+        for sequence, positions in done:
+            if positions > 0:
+                # A prompt's tokens count as input with its first chunk.
+                input_tokens = sequence.prompt_length if positions == sequence.prefill_positions else 0
+                self.meter.count_prefill(sequence, positions, seconds * positions / total, input_tokens)
 
     def _score_shadows(self, outcome: Round) -> None:
         if self._shadow is None:
@@ -263,12 +286,15 @@ class Engine:
     def _release(self, sequence: Sequence, reason: FinishReason) -> RequestRecord:
         """Free what the sequence holds and write its record."""
         del self._sequences[sequence.request.request_id]
+        self.deadlines.end(sequence.request.request_id)
         self.proposer.release(sequence)
         if self._shadow is not None:
             self._shadow.forget(sequence.request.request_id)
         if sequence.slot >= 0:
             self.target.runner.kv.free(sequence.slot)
             self.scheduler.running.remove(sequence)
+            spent = sequence.prompt_length + sequence.completion_length
+            self.scheduler.waiting.refund(sequence.request, cost_of(sequence.request) - spent)
         else:
             self.scheduler.waiting.remove(sequence)
         record = sequence.record(self._clock(), reason, self.meter)

@@ -108,6 +108,8 @@ class EngineLoop:
     def _step(self) -> None:
         if self._canary is not None:
             self._take_check(self._canary.make_room())
+        for chunk in self._engine.end_overdue():
+            self._emit(chunk)
         try:
             chunks = self._engine.step()
             self._failed_steps = 0

@@ -1,10 +1,10 @@
-"""Which sequences run in this step: every decoding one, and one chunk of the oldest prefilling one."""
+"""Which sequences run in this step: every decoding one, and chunks of prompts up to a budget of tokens."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
+from workers.fair_queue import FairQueue
 from workers.sequence import Sequence
 
 PREFILL_CHUNK = 128
@@ -12,44 +12,66 @@ PREFILL_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The sequences of one step.
+class Prefill:
+    """The next chunk of a prompt: prompt[sequence.kv_length : end], as long as that was not computed."""
 
-    decoding: those that draft and verify. prefill: one whose prompt is being computed, its next chunk being
-    prompt[kv_length : prefill_end]; when that completes the prompt, the step also samples its first token.
-    """
+    sequence: Sequence
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.sequence.kv_length
+
+    @property
+    def completes(self) -> bool:
+        """Whether it is the prompt's last one; the step then samples the first token, too."""
+        return self.end == self.sequence.prompt_length
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The sequences of one step. decoding: those that draft and verify. prefills: chunks of prompts."""
 
     decoding: tuple[Sequence, ...] = ()
-    prefill: Sequence | None = None
-    prefill_end: int = 0
-
-    @property
-    def prefill_length(self) -> int:
-        return self.prefill_end - self.prefill.kv_length if self.prefill else 0
-
-    @property
-    def completes_prefill(self) -> bool:
-        return self.prefill is not None and self.prefill_end == self.prefill.prompt_length
+    prefills: tuple[Prefill, ...] = ()
 
     @property
     def sequences(self) -> tuple[Sequence, ...]:
-        """Those that a token is sampled for: the decoding ones, then the one whose prompt completes."""
-        return (*self.decoding, self.prefill) if self.prefill and self.completes_prefill else self.decoding
+        """Those that a token is sampled for: the decoding ones, then those whose prompt completes."""
+        return (*self.decoding, *(prefill.sequence for prefill in self.prefills if prefill.completes))
 
     def __bool__(self) -> bool:
-        return bool(self.decoding) or self.prefill is not None
+        return bool(self.decoding or self.prefills)
+
+
+def next_chunk(sequence: Sequence) -> Prefill:
+    return Prefill(sequence, min(sequence.kv_length + PREFILL_CHUNK, sequence.prompt_length))
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """First come, first served, as slots allow."""
+    """waiting: for a slot, by fair share. running: those that have one. turns: ids of the prompts, whose turn is next
+    first.
+    """
 
-    waiting: deque[Sequence] = field(default_factory=deque)
+    waiting: FairQueue = field(default_factory=FairQueue)
     running: list[Sequence] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
 
     def schedule(self) -> Batch:
+        """Prompts take turns, a chunk each: a long one holds a short one up for a chunk and not for its length. Chunks
+        that fit into what is left of PREFILL_CHUNK tokens go along, so that short prompts start together.
+        """
         decoding = tuple(s for s in self.running if not s.is_prefilling)
-        prefill = next((s for s in self.running if s.is_prefilling), None)
-        if prefill is None:
-            return Batch(decoding)
-        return Batch(decoding, prefill, min(prefill.kv_length + PREFILL_CHUNK, prefill.prompt_length))
+        prompts = {s.request.request_id: s for s in self.running if s.is_prefilling}
+        known = [name for name in self.turns if name in prompts]
+        order = known + [name for name in prompts if name not in known]
+        left, taken = PREFILL_CHUNK, []
+        for name in order:
+            chunk = next_chunk(prompts[name])
+            if chunk.length <= left:
+                taken.append(chunk)
+                left -= chunk.length
+        served = {chunk.sequence.request.request_id for chunk in taken}
+        self.turns = [name for name in order if name not in served] + [name for name in order if name in served]
+        return Batch(decoding, tuple(taken))

@@ -27,7 +27,7 @@ def verify(tokenizer):
         proposal = Proposal.of([DRAFT])
         if draft_kept is not None:
             proposal = Proposal(proposal.draft_token_ids, proposal.cu_draft, rows(draft_kept), (0,))
-        score = Score(rows((*kept, 0.5)), proposal.cu_draft, 0, 0.0)
+        score = Score(rows((*kept, 0.5)), proposal.cu_draft, 0.0)
         (accepted,) = Verifier([], backend="naive").verify([sequence], proposal, score)
         return accepted
 

@@ -131,6 +131,19 @@ def test_what_batch_mates_say_and_how_long_they_are_does_not_matter(text) -> Non
     assert same(text, found)
 
 
+def test_prompts_in_the_same_forward_do_not_matter(text) -> None:
+    """A chunk's rows are those computed alone, whatever chunks of other prompts share its budget."""
+    numbers = random.Random(4)
+    found = {}
+    for length in (1, 5, 16, 17):
+        for mates in ((40,), (64, 30), (3, 100), (20, 20, 20, 20)):
+            others = [Rows(slot, 0, draw(numbers, n)) for slot, n in enumerate(mates, start=1)]
+            at = numbers.randrange(len(others) + 1)
+            if bad := text.differing(text.rows(0, 0, length), others[:at], others[at:]):
+                found[length, mates] = bad
+    assert same(text, found)
+
+
 def test_everything_at_once_does_not_matter(text) -> None:
     numbers = random.Random(3)
     found = {}

@@ -1,11 +1,12 @@
-"""First come, first served; prompts go in by chunks beside those that decode."""
+"""Prompts go in by chunks beside those that decode, in turns, short ones together."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from workers.detokenizer import Detokenizer
-from workers.scheduler import PREFILL_CHUNK, Batch, Scheduler
+from workers.scheduler import PREFILL_CHUNK, Batch, Prefill, Scheduler
 from workers.sequence import EngineRequest, SamplingParams, Sequence
 
 LONG = [3 + i % 40 for i in range(200)]
@@ -25,24 +26,57 @@ def test_without_sequences_there_is_nothing_to_do() -> None:
     assert not Scheduler().schedule()
 
 
-def test_all_that_decode_run_beside_one_chunk_of_the_oldest_prompt(make_sequence) -> None:
+def test_all_that_decode_run_beside_a_chunk_of_a_prompt(make_sequence) -> None:
     decoding = [make_sequence("a", 4, 4), make_sequence("b", 9, 9)]
-    prompts = [make_sequence("c", 300), make_sequence("d", 5)]
-    batch = Scheduler(running=[decoding[0], *prompts, decoding[1]]).schedule()
-    assert batch == Batch(tuple(decoding), prompts[0], PREFILL_CHUNK)
-    assert (batch.prefill_length, batch.completes_prefill, batch.sequences) == (PREFILL_CHUNK, False, tuple(decoding))
+    prompt = make_sequence("c", 300)
+    batch = Scheduler(running=[decoding[0], prompt, decoding[1]]).schedule()
+    assert batch == Batch(tuple(decoding), (Prefill(prompt, PREFILL_CHUNK),))
+    assert batch.sequences == tuple(decoding)
 
 
 def test_a_chunk_ends_at_a_multiple_of_the_chunk_size(make_sequence) -> None:
     """So a prompt is always cut the same way, whatever runs beside it."""
-    batch = Scheduler(running=[make_sequence("a", 300, PREFILL_CHUNK)]).schedule()
-    assert (batch.prefill_end, batch.prefill_length) == (2 * PREFILL_CHUNK, PREFILL_CHUNK)
+    (prefill,) = Scheduler(running=[make_sequence("a", 300, PREFILL_CHUNK)]).schedule().prefills
+    assert (prefill.end, prefill.length, prefill.completes) == (2 * PREFILL_CHUNK, PREFILL_CHUNK, False)
 
 
 def test_the_last_chunk_completes_the_prompt(make_sequence) -> None:
     sequence = make_sequence("a", 300, 2 * PREFILL_CHUNK)
     batch = Scheduler(running=[sequence]).schedule()
-    assert (batch.prefill_length, batch.completes_prefill, batch.sequences) == (44, True, (sequence,))
+    (prefill,) = batch.prefills
+    assert (prefill.length, prefill.completes, batch.sequences) == (44, True, (sequence,))
+
+
+def lengths(batch: Batch) -> dict[str, int]:
+    return {prefill.sequence.request.request_id: prefill.length for prefill in batch.prefills}
+
+
+def test_short_prompts_start_together_within_the_budget(make_sequence) -> None:
+    scheduler = Scheduler(running=[make_sequence(name, n) for name, n in (("a", 60), ("b", 50), ("c", 30), ("d", 18))])
+    assert lengths(scheduler.schedule()) == {"a": 60, "b": 50, "d": 18}
+
+
+def test_prompts_take_turns_so_that_a_long_one_holds_others_up_for_a_chunk(make_sequence) -> None:
+    scheduler = Scheduler(running=[make_sequence("long", 900), make_sequence("short", 20), make_sequence("later", 300)])
+    turns = []
+    for _ in range(4):
+        batch = scheduler.schedule()
+        turns.append(lengths(batch))
+        for prefill in batch.prefills:
+            prefill.sequence.kv_length = prefill.end
+    assert turns == [{"long": 128}, {"short": 20}, {"later": 128}, {"long": 128}]
+
+
+def test_prompts_that_start_together_give_what_each_gives_alone(make_engine, ask, drain, prompts) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        together, expected = make_engine(3, "close", dtype=dtype, slots=len(prompts)), {}
+        for i, prompt in enumerate(prompts):
+            alone = make_engine(3, "close", dtype=dtype)
+            for engine in (together, alone):
+                engine.submit(ask(prompt, f"{i}", max_tokens=8))
+            expected |= drain(alone)
+        done = drain(together)
+        assert {name: d.token_ids for name, d in done.items()} == {name: d.token_ids for name, d in expected.items()}
 
 
 def test_a_long_prompt_does_not_hold_up_those_that_decode(make_engine, ask) -> None:
@@ -54,9 +88,9 @@ def test_a_long_prompt_does_not_hold_up_those_that_decode(make_engine, ask) -> N
     assert steps == [{"a"}, {"a", "b"}, {"a", "b"}]
 
 
-def test_first_tokens_come_in_the_order_of_arrival(make_engine, ask) -> None:
+def test_first_tokens_come_in_the_order_of_arrival_where_prompts_do_not_fit_together(make_engine, ask) -> None:
     engine = make_engine(0, "none", eos=())
-    for name, prompt in (("a", LONG), ("b", [3]), ("c", LONG), ("d", [4, 5])):
+    for name, prompt in (("a", LONG[:100]), ("b", LONG[:90]), ("c", LONG[:80]), ("d", LONG[:70])):
         engine.submit(ask(prompt, name))
     order = []
     while engine.has_work:

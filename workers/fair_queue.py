@@ -1,0 +1,126 @@
+"""Whose waiting request is next: deficit round robin over tenants, weighted by tokens.
+
+Shreedhar and Varghese 1995, "Efficient fair queueing using deficit round robin": every flow with something to send is
+given the same credit each round, and sends while its credit lasts. A flow is a tenant here, what it sends is a request,
+and a request costs the tokens it may use. So a tenant that sends a thousand requests at once waits behind itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from workers.sequence import EngineRequest, Sequence
+
+QUANTUM = 64
+"""Tokens of credit a round. Small, so that a tenant of short requests does not get a long run of them."""
+
+PRIORITY, FLEX = "priority", "flex"
+
+
+def flow_of(request: EngineRequest) -> str:
+    """Whose share a request is taken from: its tenant's; those without one share by cohort."""
+    return f"cohort {request.cohort}" if request.tenant is None else f"tenant {request.tenant}"
+
+
+def cost_of(request: EngineRequest) -> int:
+    """Tokens that it may use, prompt and completion."""
+    return len(request.prompt_token_ids) + request.sampling.max_tokens
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One tenant's waiting requests: those of the tier `priority` before the others, each in order of arrival."""
+
+    first: deque[Sequence] = field(default_factory=deque)
+    later: deque[Sequence] = field(default_factory=deque)
+    credit: int = 0
+
+    @property
+    def head(self) -> Sequence:
+        return (self.first or self.later)[0]
+
+    def pop(self) -> Sequence:
+        return (self.first or self.later).popleft()
+
+    def __bool__(self) -> bool:
+        return bool(self.first or self.later)
+
+
+class _Lane:
+    """Deficit round robin among flows, which only are here while something of theirs waits."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, _Flow] = {}
+
+    def append(self, sequence: Sequence) -> None:
+        flow = self.flows.setdefault(flow_of(sequence.request), _Flow())
+        (flow.first if sequence.request.service_tier == PRIORITY else flow.later).append(sequence)
+
+    def popleft(self) -> Sequence:
+        """The head of the flow whose credit first suffices. The rounds in which none does are passed over at once."""
+        rounds = {name: -((f.credit - cost_of(f.head.request)) // QUANTUM) for name, f in self.flows.items()}
+        chosen = min(rounds, key=lambda name: max(rounds[name], 0))  # the first of those that are equal
+        for flow in self.flows.values():
+            flow.credit += max(rounds[chosen], 0) * QUANTUM
+        flow = self.flows.pop(chosen)
+        sequence = flow.pop()
+        flow.credit -= cost_of(sequence.request)
+        if flow:
+            self.flows[chosen] = flow  # behind the others
+        return sequence
+
+    def remove(self, sequence: Sequence) -> bool:
+        """Whether it was here."""
+        name = flow_of(sequence.request)
+        flow = self.flows.get(name)
+        for line in (flow.first, flow.later) if flow else ():
+            if sequence in line:
+                line.remove(sequence)
+                if not flow:
+                    del self.flows[name]
+                return True
+        return False
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain.from_iterable(chain(flow.first, flow.later) for flow in self.flows.values())
+
+
+class FairQueue:
+    """Sequences that wait for a slot. Those of the tier `flex` wait until nobody else does."""
+
+    def __init__(self) -> None:
+        self._usual, self._flex = _Lane(), _Lane()
+        self._length = 0
+
+    def append(self, sequence: Sequence) -> None:
+        (self._flex if sequence.request.service_tier == FLEX else self._usual).append(sequence)
+        self._length += 1
+
+    def popleft(self) -> Sequence:
+        """Take the next one; raises IndexError where none waits."""
+        if not self._length:
+            raise IndexError("no sequence waits")
+        self._length -= 1
+        return (self._usual if self._usual.flows else self._flex).popleft()
+
+    def remove(self, sequence: Sequence) -> None:
+        """Raises ValueError for one that does not wait."""
+        if not (self._usual.remove(sequence) or self._flex.remove(sequence)):
+            raise ValueError(f"request {sequence.request.request_id!r} does not wait")
+        self._length -= 1
+
+    def refund(self, request: EngineRequest, tokens: int) -> None:
+        """A request that was taken has ended with so many tokens of its cost unused: its tenant gets them back."""
+        lane = self._flex if request.service_tier == FLEX else self._usual
+        flow = lane.flows.get(flow_of(request))
+        if flow is not None:
+            flow.credit += tokens
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain(self._usual, self._flex)
