@@ -16,7 +16,9 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class EagleShape:
-    """hidden, heads, kv_heads, head_dim, intermediate: of the layer. features: target layers read, in order."""
+    """hidden, heads, kv_heads, head_dim, intermediate: of the layer. features: target layers read, in order. own_rows:
+    of an LM head of its own, 0 where it uses the target's.
+    """
 
     hidden: int
     heads: int
@@ -26,6 +28,7 @@ class EagleShape:
     features: tuple[int, ...]
     rope_theta: float
     rms_eps: float
+    own_rows: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class EagleModel(nn.Module):
         self.up = nn.Linear(s.hidden, s.intermediate, bias=False)
         self.down = nn.Linear(s.intermediate, s.hidden, bias=False)
         self.norm = RMSNorm(s.hidden, s.rms_eps)
+        if s.own_rows:
+            self.head = nn.Linear(s.hidden, s.own_rows, bias=False)
 
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """[..., layers, hidden] of the target as the one feature [..., hidden] that the layer takes."""
@@ -93,8 +98,8 @@ class EagleModel(nn.Module):
         return x + self.down(functional.silu(self.gate(h)) * self.up(h))
 
     def logits(self, feature: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        """[..., draft vocabulary]; head: [draft vocabulary, hidden], rows of the target's LM head."""
-        return functional.linear(self.norm(feature), head)
+        """[..., draft vocabulary]; head: [draft vocabulary, hidden], rows of the target's, where it has none."""
+        return functional.linear(self.norm(feature), self.head.weight if self.shape.own_rows else head)
 
     def _rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         half = torch.arange(0, self.shape.head_dim, 2, device=positions.device, dtype=torch.float32)

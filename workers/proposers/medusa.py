@@ -10,7 +10,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from workers.proposers.base import Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
@@ -68,7 +67,7 @@ class MedusaProposer:
         if active:
             hidden = torch.stack([self._known[batch[b].request.request_id].last for b in active])
             heads = max(k[b] for b in active)
-            logits = torch.stack([functional.linear(x, self._head) for x in self._model(hidden)[:heads]], dim=1)
+            logits = self._model.logits(hidden, self._head, heads)
             full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
             for row, b in enumerate(active):
                 for depth in range(min(k[b], full.shape[1])):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from workers.proposers.drafter_folder import Kind
 from workers.training.evaluate_command import evaluate_command
+from workers.training.import_command import import_command
 from workers.training.plots import MISSING, can_plot, plot_training
 from workers.training.progress import Bars
 from workers.training.run import Order, Outcome
@@ -63,6 +64,7 @@ for _kind, _help in (
 ):
     train_app.command(_kind, help=_help)(_command(cast("Kind", _kind)))
 train_app.command("evaluate")(evaluate_command)
+train_app.command("import")(import_command)
 
 
 def _run(
