@@ -31,7 +31,7 @@ SAMPLING = frozenset(
 )
 REQUEST = frozenset(
     {"request_id", "prompt_token_ids", "sampling", "cohort", "tenant", "route", "stream", "created_at"}
-    | {"prediction", "deadline_at", "service_tier"}
+    | {"prediction", "deadline_at", "service_tier", "traceparent"}
 )
 """What `compare` knows of a request. A wish that is new here would make right text look wrong: it is not checked."""
 
