@@ -18,7 +18,7 @@ class Committed:
     drafted, accepted: draft tokens verified and kept. ended: generation ended on a draft token, so that there is no
     extra token. from_prefill: the token that prefill yields, which belongs to no step. planned_k: the plan's K.
     acceptance: by examined position that was not cut off, the probability with which it was kept. logprobs: one of each
-    token, where asked for.
+    token, where asked for. predicted: of the drafted tokens, the first ones, which are from the request's prediction.
     """
 
     sequence: Sequence
@@ -32,6 +32,7 @@ class Committed:
     finish_reason: FinishReason | None
     acceptance: tuple[float, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    predicted: int = 0
 
 
 def trim(
@@ -50,7 +51,12 @@ def trim(
 
 
 def commit(
-    sequence: Sequence, accepted: Accepted, drafted: int, planned_k: int, eos_token_ids: Collection[int]
+    sequence: Sequence,
+    accepted: Accepted,
+    drafted: int,
+    planned_k: int,
+    eos_token_ids: Collection[int],
+    predicted: int = 0,
 ) -> Committed:
     """Append what stays of the verdict to the sequence and roll its KV forward to match; returns what was committed."""
     sampling = sequence.request.sampling
@@ -67,6 +73,8 @@ def commit(
     ended = len(token_ids) == kept_drafts
 
     sequence.token_ids += token_ids
+    if sequence.grammar is not None:
+        sequence.grammar.advance(token_ids)
     sequence.kv_length = len(sequence.token_ids) - 1
     sequence.finish_reason = reason
     if not from_prefill:
@@ -81,5 +89,5 @@ def commit(
     logprobs = accepted.logprobs[: len(token_ids)]
     return Committed(
         sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason, acceptance,
-        logprobs,
+        logprobs, predicted,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from workers.commit import Committed, commit
 from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
+from workers.grammar import Grammars
 from workers.fair_queue import cost_of
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.logprobs import prompt_logprobs
@@ -72,6 +73,7 @@ class Engine:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
         self._shadow = shadow
+        self.grammars = Grammars(tokenizer, target.runner.vocab_size, eos_token_ids)
         self.profile: LatencyProfile | None = None
         self.energy: EnergySampler | None = None
         self.deadlines = deadlines or Deadlines()
@@ -83,12 +85,15 @@ class Engine:
         return bool(self._sequences)
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request. Raises ValueError for one that cannot be served as asked, or whose id is in use."""
+        """Queue a request. Raises ValueError for one that cannot be served as asked, or whose id is in use.
+
+        A grammar that `grammars` does not have yet is compiled here, which may take a second.
+        """
         runner = self.target.runner
         check_request(request, runner.context, runner.vocab_size)
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        sampling = request.sampling
+        sampling, grammar = request.sampling, request.grammar
         sequence = Sequence(
             request,
             list(request.prompt_token_ids),
@@ -96,6 +101,7 @@ class Engine:
             detokenizer=Detokenizer(
                 self._tokenizer, sampling.stop, request.prompt_token_ids, min_tokens=sampling.min_tokens
             ),
+            grammar=None if grammar is None else self.grammars.start(grammar),
         )
         self._sequences[request.request_id] = sequence
         self.scheduler.waiting.append(sequence)
@@ -194,7 +200,7 @@ class Engine:
         score = self.target.score(batch, proposal)
         verdict = self.verifier.verify(batch.sequences, proposal, score)
         kv_lengths = [s.kv_length for s in batch.decoding]
-        committed = self._commit(batch, verdict, score.cu_draft, k)
+        committed = self._commit(batch, verdict, score.cu_draft, k, proposal.predicted)
         self._teach(batch, score, kv_lengths)
         self._score_prompts(batch, score)
         seconds = time.perf_counter() - started - score.prefill_s
@@ -226,10 +232,13 @@ class Engine:
         """A draft longer than what may still be emitted besides the extra token would be wasted."""
         return [min(n, s.remaining - 1) for s, n in zip(batch.decoding, k, strict=True)]
 
-    def _commit(self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int]) -> list[Committed]:
-        planned = (*k, *(0,) * (len(batch.sequences) - len(k)))
+    def _commit(
+        self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int], predicted: Seq[int]
+    ) -> list[Committed]:
+        none = (0,) * len(batch.sequences)
+        planned, of_prediction = (*k, *none), (*predicted, *none)
         return [
-            commit(s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids)
+            commit(s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids, of_prediction[b])
             for b, s in enumerate(batch.sequences)
         ]
 
@@ -269,7 +278,9 @@ class Engine:
             self._shadow.observe(outcome.committed, outcome.seconds)
 
     def _chunk(self, c: Committed) -> Chunk:
-        request = c.sequence.request
+        request, grammar = c.sequence.request, c.sequence.grammar
+        if grammar is not None and grammar.error is not None:
+            return self._end(c.sequence, "error", grammar.error)
         steps = () if c.from_prefill else ((c.drafted, c.accepted),)
         record = self._release(c.sequence, c.finish_reason) if c.finish_reason else None
         is_scored = c.from_prefill and request.sampling.prompt_logprobs is not None
@@ -277,6 +288,7 @@ class Engine:
         return Chunk(
             request.request_id, c.token_ids, c.text, steps, c.finish_reason, record,
             logprobs=c.logprobs, prompt_logprobs=scored,
+            prediction=_kept_and_lost(c),
         )  # fmt: skip
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Chunk:
@@ -300,3 +312,9 @@ class Engine:
         record = sequence.record(self._clock(), reason, self.meter)
         self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
         return record
+
+
+def _kept_and_lost(c: Committed) -> tuple[int, int]:
+    """Draft tokens of a step that were from the request's prediction: those kept, and those drafted in vain."""
+    kept = min(c.accepted, c.predicted)
+    return kept, c.predicted - kept

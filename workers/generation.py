@@ -64,6 +64,7 @@ class Outcome:
         """Its tokens, whether anybody sees them or not."""
         self.tokens += len(chunk.token_ids)
         self.steps.extend(chunk.steps)
+        self.prediction = (self.prediction[0] + chunk.prediction[0], self.prediction[1] + chunk.prediction[1])
         self.logprob_sum += sum(token.logprob for token in chunk.logprobs)
         self.record = chunk.record
 

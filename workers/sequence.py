@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from controlplane.telemetry import FinishReason, RequestRecord
 
 if TYPE_CHECKING:
-    import torch
-
     from workers.detokenizer import Detokenizer
     from workers.penalties import TokenTally
 
@@ -110,6 +108,8 @@ class Chunk:
 
     logprobs: one of each token of token_ids, where asked for (tokens whose text a stop string cut off have theirs too).
     prompt_logprobs: one of each prompt token, on the first chunk; the first token has none.
+
+    prediction: draft tokens of this step from the request's own prediction that were kept, and those drafted in vain.
     """
 
     request_id: str
@@ -121,15 +121,34 @@ class Chunk:
     error: str | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    prediction: tuple[int, int] = (0, 0)
 
 
 class RowMasks(Protocol):
-    """What a grammar does to logits: it stands at the end of the sequence's text, and is moved on as that grows."""
+    """What a grammar says of a sequence: it stands at the end of its text, and is moved on as that grows.
 
-    def mask_rows(self, logits: torch.Tensor, drafts: Seq[int]) -> None:
-        """Set to -inf in place, in the last n of the len(drafts) + 1 rows along `drafts`, logits [n, vocab] f32, what
-        may not follow the drafts before each; a row that follows a draft it forbids may be anything finite.
+    error: why it can say nothing more, None while it can.
+    """
+
+    error: str | None
+
+    def masks(self, drafts: Seq[int], rows: int) -> list[bytes | None]:
+        """What may follow each of the last `rows` prefixes of `drafts`, the whole of them last: one bit a token, lowest
+        first, in a number of bytes that is the same for all. None for a row behind a draft that it forbids.
         """
+        ...
+
+    def valid(self, drafts: Seq[int]) -> int:
+        """How many of the drafts, from the first on, may follow."""
+        ...
+
+    def forced(self, most: int) -> list[int]:
+        """The next tokens where there is no choice, at most so many."""
+        ...
+
+    def advance(self, token_ids: Seq[int]) -> None:
+        """The text has grown by these tokens."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -20,8 +20,6 @@ def check_request(request: EngineRequest, context: int, vocab_size: int) -> None
         )
     _check_numbers(sampling)
     _check_tokens(sampling, vocab_size)
-    if request.grammar is not None:
-        raise ValueError("grammar is not supported by this engine yet; leave it out")
 
 
 def _check_numbers(sampling: SamplingParams) -> None:

@@ -120,7 +120,7 @@ def test_an_eagle_drafter_of_another_target_is_refused(tmp_path: Path, target: M
 
 
 def test_drafters_without_weights_are_named_by_their_version() -> None:
-    assert [drafter_label(drafter()) for drafter in (NGramProposer, NoProposer)] == ["ngram@1", "none@1"]
+    assert [drafter_label(drafter()) for drafter in (NGramProposer, NoProposer)] == ["ngram@2", "none@1"]
 
 
 def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rungs(tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
     window = engine.close_window()
     engine.energy.stop()
     assert window.energy_source == "model"
-    assert window.drafter == "ngram@1"
+    assert window.drafter == "ngram@2"
     assert {cell[:2] for cell in window.profile} == {(n, k) for n in (1, 2) for k in (0, 2, 5)}

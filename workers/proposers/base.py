@@ -17,13 +17,15 @@ class Proposal:
 
     draft_token_ids: [num_draft] int64. cu_draft: len(batch) + 1 prefix sums. draft_logits: [num_draft, vocab], the
     logits each draft token was sampled from (before temperature), or None where the draft is deterministic.
-    positions: draft-model positions computed per sequence.
+    positions: draft-model positions computed per sequence. predicted: how many of a sequence's draft tokens, the first
+    ones, were copied from its request's own prediction; empty for none of any.
     """
 
     draft_token_ids: torch.Tensor
     cu_draft: tuple[int, ...]
     draft_logits: torch.Tensor | None = None
     positions: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, drafts: Seq[Seq[int]]) -> Proposal:

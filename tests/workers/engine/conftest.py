@@ -256,7 +256,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
 
         named: dict[str, Callable[[], Proposer]] = {
             "none": NoProposer,
-            "ngram": lambda: NGramProposer(1, 3),
+            "ngram": lambda: NGramProposer(1),
             "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
             "close": lambda: DraftModelProposer(runner(nudge=0.01), vocab),
             "target": lambda: DraftModelProposer(runner(), vocab),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from workers.sequence import MAX_LOGPROBS, GrammarSpec
+from workers.sequence import MAX_LOGPROBS
 from workers.submission import check_request
 
 CONTEXT, VOCAB = 64, 48
@@ -63,8 +62,3 @@ def test_what_is_refused_leaves_nothing_in_the_engine(make_engine, ask) -> None:
     with pytest.raises(ValueError, match="logit_bias has the token 48"):
         engine.submit(ask([3, 4], logit_bias=((48, 1.0),)))
     assert not engine.has_work
-
-
-def test_a_grammar_is_refused_while_nothing_enforces_it(ask) -> None:
-    with pytest.raises(ValueError, match=r"^grammar "):
-        check_request(replace(ask([3, 4]), grammar=GrammarSpec("json_object")), CONTEXT, VOCAB)
