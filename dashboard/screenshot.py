@@ -1,13 +1,14 @@
-"""Pictures of a running dashboard, in headless Chromium: light and dark, desktop and phone.
+"""Pictures of a running dashboard, in headless Chromium: every page, light and dark, desktop and phone.
 
 python -m dashboard.screenshot http://127.0.0.1:8501 --out artifacts
+python -m dashboard.screenshot http://127.0.0.1:8501 --out docs/images --size desktop --query '?range=1h'
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +16,30 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PAGES = ("overview", "speculation", "cost", "energy", "savings", "what_if", "policy")
+VIEWS = {
+    "overview": "",
+    "speculation": "speculation",
+    "cost": "cost",
+    "energy": "energy",
+    "savings": "savings",
+    "what_if": "what_if",
+    "policy": "policy",
+    "policy-revisions": "policy?part=Revisions",
+    "policy-try-one": "policy?part=Try+one",
+    "policy-decisions": "policy?part=Decisions",
+    "policy-events": "policy?part=Events",
+}
+"""What there is to see, by the name of its picture: the page, and with it the part of a page that has several."""
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 READY = (
-    "[data-test-script-state=notRunning] :is([data-testid=stMetric], [data-testid=stAlert], [data-testid=stCheckbox])"
+    "[data-test-script-state=notRunning] :is([data-testid=stMetric], [data-testid=stAlert], [data-testid=stCheckbox],"
+    " [data-testid=stDataFrame], [data-testid=stCode], [data-testid=stTextArea])"
 )
-"""A card, a sentence that replaces the figures, or the switch of the decision log; and nothing still being computed."""
+"""A figure, a table, a sentence that replaces the figures, or a field to fill in; and nothing still being computed."""
+READY_MS = 60_000
+DRAWN = """() => !document.querySelector('[data-testid=stSkeleton]') &&
+    [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('canvas, svg'))"""
 
 
 def find_chromium() -> str | None:
@@ -60,9 +79,8 @@ def open_page(
     )
     page = context.new_page()
     page.goto(url)
-    page.wait_for_selector(READY, timeout=30_000)
-    for chart in page.query_selector_all("[data-testid=stVegaLiteChart]"):
-        chart.wait_for_selector("canvas, svg", timeout=30_000)
+    page.wait_for_selector(READY, timeout=READY_MS)
+    page.wait_for_function(DRAWN, timeout=READY_MS)
     page.wait_for_timeout(500)  # charts fade in
     return page
 
@@ -90,33 +108,55 @@ def save(page: Page, path: Path) -> Path:
         height = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight")
         page.set_viewport_size({"width": width, "height": max(int(height), 400)})
         page.wait_for_timeout(300)
+    page.wait_for_function(DRAWN, timeout=READY_MS)
     page.screenshot(path=path)
     return path
 
 
-def take_all(url: str, out: Path, query: str = "") -> list[Path]:
-    """Every page at every size, light and dark, as <page>-<size>-<scheme>.png under `out`."""
-    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-    saved = []
+def compress(path: Path, colours: int = 128) -> Path:
+    """The same picture with that many colours, which on a page of text and charts nobody sees; a third in size."""
+    from PIL import Image  # streamlit needs it, too
+
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path
+
+
+def take_all(
+    url: str, out: Path, query: str = "", *, views: Sequence[str] = tuple(VIEWS), sizes: Sequence[str] = tuple(SIZES)
+) -> Iterator[Path]:
+    """Every view at every size, light and dark, as <view>-<size>-<scheme>.png under `out`, one after the other."""
     with chromium() as browser:
-        for name in PAGES:
-            address = f"{url.rstrip('/')}/{'' if name == PAGES[0] else name}{query}"
-            for size, pixels in SIZES.items():
-                for scheme in schemes:
-                    page = open_page(browser, address, size=pixels, scheme=scheme)
-                    saved.append(save(page, out / f"{name}-{size}-{scheme}.png"))
+        for view in views:
+            page_name, _, part = VIEWS[view].partition("?")
+            asked = "&".join(each for each in (query.removeprefix("?"), part) if each)
+            address = f"{url.rstrip('/')}/{page_name}{'?' if asked else ''}{asked}"
+            for size in sizes:
+                for scheme in SCHEMES:
+                    page = open_page(browser, address, size=SIZES[size], scheme=scheme)
+                    yield compress(save(page, out / f"{view}-{size}-{scheme}.png"))
                     page.context.close()
-    return saved
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="where the dashboard is, such as http://127.0.0.1:8501")
+    parser.add_argument("views", nargs="*", metavar="view", help=f"default: all of {', '.join(VIEWS)}")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), help="folder of the pictures")
     parser.add_argument("--query", default="", help="filters, such as '?range=24h'")
+    parser.add_argument("--size", action="append", choices=list(SIZES), help="default: both")
     arguments = parser.parse_args()
-    for path in take_all(arguments.url, arguments.out, arguments.query):
-        print(path)
+    unknown = [view for view in arguments.views if view not in VIEWS]
+    if unknown:
+        parser.error(f"view: {unknown[0]!r} is not one of {', '.join(VIEWS)}")
+    for path in take_all(
+        arguments.url,
+        arguments.out,
+        arguments.query,
+        views=arguments.views or tuple(VIEWS),
+        sizes=arguments.size or tuple(SIZES),
+    ):
+        print(path, flush=True)
 
 
 if __name__ == "__main__":
