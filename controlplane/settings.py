@@ -97,6 +97,11 @@ class Settings(BaseSettings):
     @field_validator("home", "policy", "prices", "model_cache", "energy_powercap")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
+    log_format: Literal["json", "console"] = Field("json", description="of the lines in <home>/logs/kadence.log")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="and above is logged")
+    otlp_endpoint: str = Field(
+        "", description="base URL of an OTLP/HTTP collector for traces and gen_ai metrics; empty: none are made"
+    )
         # Workers run in other folders than the command: a relative path would mean something else there.
         return Path(os.path.abspath(path.expanduser()))
 
@@ -114,6 +119,13 @@ class Settings(BaseSettings):
         if problem := zone_problem(zone):
             raise ValueError(problem)
         return zone
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _collector(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", url):
+            raise ValueError("must be empty or a URL such as http://127.0.0.1:4318")
+        return url.rstrip("/")
+
 
     @field_validator("dashboard_password")
     @classmethod

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -37,20 +40,40 @@ from workers.metrics import MetricsAggregator
 from workers.sequence import EngineRequest
 from workers.sse import ClientGone, EventStream, while_connected
 from workers.token_bound import token_bound
+from workers.request_facts import RequestFacts
 from workers.token_text import token_text
 
 CHAT_ROUTE = "/v1/chat/completions"
 COMPLETION_ROUTE = "/v1/completions"
 _SECRET_HEADERS = {"authorization", "cookie", "proxy-authorization", "api-key", "x-api-key"}
+if TYPE_CHECKING:
+    from workers.otel_requests import RequestTelemetry
+
 
 _log = logging.getLogger(__name__)
 
 
-def create_app(backend: Backend) -> FastAPI:
-    """The ASGI application in front of `backend`."""
-    app = FastAPI(title="Kadence", version=version("kadence"), docs_url=None, redoc_url=None, redirect_slashes=False)
+def create_app(backend: Backend, telemetry: RequestTelemetry | None = None) -> FastAPI:
+    """The ASGI application in front of `backend`; telemetry: makes spans and gen_ai metrics, None makes none."""
     started_at = int(time.time())
-    aggregator = MetricsAggregator()
+    aggregator = MetricsAggregator(started_at)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with contextlib.suppress(Exception):  # they tell by their age, too, that they have counted before
+            aggregator.begin(await backend.snapshots())
+        yield
+        if telemetry is not None:
+            await asyncio.to_thread(telemetry.close)
+
+    app = FastAPI(
+        title="Kadence",
+        version=version("kadence"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     token_bound(backend.tokenizer)  # half a second for a large vocabulary, before any client waits
     key_use = KeyUse(backend.endpoints)
     card = {
@@ -129,7 +152,7 @@ def create_app(backend: Backend) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
     app.add_middleware(KeyGate, backend=backend, use=key_use)
-    app.add_middleware(RequestIdentity)
+    app.add_middleware(RequestIdentity, telemetry=telemetry)
     describe(app)
     return app
 
@@ -148,6 +171,10 @@ async def answer(
             prompt_token_ids=candidate.prompt.token_ids,
             sampling=candidate.sampling,
             cohort=cohort,
+    facts: RequestFacts = request.state.facts
+    facts.completion_id, facts.cohort, facts.tenant, facts.key = identity, cohort, tenant, request.state.caller.name
+    facts.stream, facts.choices = bool(asked.stream), len(order.candidates)
+    facts.sampling = order.candidates[0].sampling
             tenant=tenant,
             route=route,
             stream=bool(asked.stream),
@@ -162,6 +189,7 @@ async def answer(
     readers = [
         ChoiceReader(backend.tokenizer, engine_request, shows_logprobs, candidate.echo)
         for engine_request, candidate in zip(requests, order.candidates, strict=True)
+            traceparent=facts.traceparent,
     ]
     envelope = Envelope(
         identity,
@@ -198,6 +226,7 @@ async def answer(
             raise
         raise from_exception(error) from error
     if asked.stream:
+        facts.end(generation, taken, given, request.state.received_at)
         events = frames(generation, envelope, asked.include_usage, asked.counts_as_it_goes)
         return EventStream(events, generation.abandon)
     return JSONResponse(envelope.complete(best_of(generation.outcomes, asked), generation.outcomes))
@@ -219,7 +248,7 @@ def cohort_of(backend: Backend, request: Request, asked: GenerationRequest, rout
     return match_cohort(backend.policy(), attributes).name, caller.tenant
 
 
-async def _answer_api_error(_: Request, error: Exception) -> Response:
+async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error.response()
 
@@ -231,3 +260,5 @@ async def _answer_http_error(_: Request, error: Exception) -> Response:
 
 async def _answer_nobody(_: Request, error: Exception) -> Response:
     return Response(status_code=499)  # the client has gone; the status is for the log
+    request.state.facts.error = error.code or error.type
+    request.state.facts.error = error.code or error.type

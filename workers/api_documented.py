@@ -27,9 +27,9 @@ from workers.api_responses import (
 
 JSON = "application/json"
 _GENERATES = (400, 401, 403, 404, 408, 413, 415, 429, 503)
-_READS_JSON = (400, 401, 403, 404, 413, 415)
+_READS_JSON = (400, 401, 403, 404, 408, 413, 415)
 _ADMIN = (401, 403, 503)
-_ADMIN_ORDER = (400, *_ADMIN, 413, 415)
+_ADMIN_ORDER = (400, *_ADMIN, 408, 413, 415)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ ROUTES: dict[tuple[str, str], Documented] = {
     ),
     ("/admin/policy", "put"): Documented(
         _object("revision", "staged"),
-        (400, *_ADMIN, 413),
+        (400, *_ADMIN, 408, 413),
         _YAML,
         takes_media="application/yaml",
         example={"revision": "3f2a9c", "staged": False},
@@ -186,7 +186,7 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
         _error("There is no such model here; this server has tiny.", _INVALID, "model", "model_not_found"),
     ),
     408: (
-        "The request's deadline passed before its first token.",
+        "The body came too slowly, or the request's deadline passed before its first token.",
         _error("The deadline of this request has passed.", "timeout_error", None, "deadline_exceeded"),
     ),
     409: (

@@ -1,47 +1,82 @@
-"""Around every request: its id, its processing time, and an answer even to what nobody foresaw."""
+"""Around every request: its id, its processing time, its log line, and an answer even to what nobody foresaw."""
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers.api_errors import ApiError
+from workers.request_facts import RequestFacts
 from workers.request_identity import HEADER, request_id_of
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from workers.otel_requests import RequestTelemetry
+
+log = structlog.wrap_logger(logging.getLogger(__name__), wrapper_class=structlog.stdlib.BoundLogger)
+"""Silent until logs are configured: no line for every request on the output of a test or a benchmark."""
+_QUIET = {"/health", "/metrics"}
+"""Asked for again and again by programs: logged only at level debug."""
 
 
 class RequestIdentity:
-    """Sets scope["state"]: request_id (the client's, where it is sane), received_at (unix seconds)."""
+    """Sets scope["state"]: request_id (the client's, where it is sane), received_at (unix seconds), facts.
 
-    def __init__(self, app: ASGIApp) -> None:
+    telemetry: makes spans and gen_ai metrics of requests; None makes none.
+    """
+
+    def __init__(self, app: ASGIApp, telemetry: RequestTelemetry | None = None) -> None:
         self._app = app
+        self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        request_id = request_id_of(Headers(scope=scope).get(HEADER, ""))
-        scope.setdefault("state", {}).update(request_id=request_id, received_at=time.time())
-        has_started = False
+        headers = Headers(scope=scope)
+        request_id, received_at, facts = request_id_of(headers.get(HEADER, "")), time.time(), RequestFacts()
+        scope.setdefault("state", {}).update(request_id=request_id, received_at=received_at, facts=facts)
+        span = None
+        if self._telemetry is not None:
+            span = self._telemetry.begin(scope["path"], headers, received_at, facts)
+        status = 0
+        processing_ms = None
 
         async def send_with_identity(message: Message) -> None:
-            nonlocal has_started
+            nonlocal status, processing_ms
             if message["type"] == "http.response.start":
-                has_started = True
-                headers = MutableHeaders(scope=message)
-                headers[HEADER] = request_id
-                headers["openai-processing-ms"] = str(round((time.perf_counter() - started) * 1000))
+                status = message["status"]
+                processing_ms = round((time.perf_counter() - started) * 1000)
+                answered = MutableHeaders(scope=message)
+                answered[HEADER] = request_id
+                answered["openai-processing-ms"] = str(processing_ms)
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_identity)
         except Exception:
-            _log.exception("request %s failed", request_id)
-            if not has_started:
+            log.exception("request failed", request_id=request_id)
+            if not status:
                 error = ApiError(500, f"Internal error; its log entry names {request_id}.", type="server_error")
                 await error.response()(scope, receive, send_with_identity)
+        finally:
+            if span is not None and self._telemetry is not None:
+                self._telemetry.end(span, facts, status)
+            # Of an unknown path not the text: it is the client's.
+            route = getattr(scope.get("route"), "path", "unknown")
+            write = log.debug if route in _QUIET else log.info
+            write(
+                "request",
+                request_id=request_id,
+                method=scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "unknown",
+                route=route,
+                status=status,
+                processing_ms=processing_ms,
+                duration_ms=round((time.perf_counter() - started) * 1000),
+                **facts.to_log(),
+            )

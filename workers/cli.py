@@ -43,6 +43,8 @@ DashboardPort = Annotated[int | None, typer.Option(help="Port of the dashboard. 
 Replicas = Annotated[int | None, typer.Option(help="Workers behind the endpoint. [1]")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of a worker; 0 = all physical cores. [0]")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL. [sqlite:///<home>/kadence.db]")]
+LogFormat = Annotated[str | None, typer.Option(help="Of the lines in <home>/logs/kadence.log: json or console. [json]")]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -78,6 +80,8 @@ def _foreground(start: Callable[[Any], None]) -> Callable[..., None]:
         replicas: Replicas = None,
         threads: Threads = None,
         database_url: DatabaseUrl = None,
+        log_format: LogFormat = None,
+        log_level: LogLevel = None,
     ) -> None:
         flags = locals()
         del flags["start"]

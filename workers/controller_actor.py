@@ -44,6 +44,7 @@ from controlplane.store.queries import last_plan_epoch, last_plan_version, lates
 from controlplane.store.recorded import last_windows
 from controlplane.telemetry import Report, WorkerWindow
 from workers.backend import JournalCounts
+from workers.logs import configure_logs
 from workers.reporter import ControllerUnreachable
 
 log = structlog.get_logger(__name__)
@@ -124,6 +125,7 @@ class ControllerActor:
 
     def __init__(self, settings: Settings, policy_text: str, is_revival: bool = False) -> None:
         """is_revival: whether a controller ran before in this deployment, so that this one goes on where it was."""
+        configure_logs(settings, "controller")
         self._settings = settings
         self._engine = engine = open_database(settings.database_url)
         self._journal = SqlJournal(engine)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -31,10 +32,13 @@ from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
 from workers.ray_backend import RayBackend
 from workers.reporter import Reporter
+from workers.logs import configure_logs
 from workers.sequence import Chunk, EngineRequest
 from workers.worker_totals import MetricsSnapshot, WorkerTotals
+from workers.otel import phase_spans, request_telemetry
 
 RETRY_AFTER_S = 1.0
+from workers.request_ends import RequestEnds
 DRAIN_S = 60.0
 ENDPOINTS = 1
 """Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
@@ -50,8 +54,12 @@ class Worker:
         self._plan_client = engine.plan_client
         self._limit = settings.admission_limit
         self._totals = WorkerTotals()
+        configure_logs(settings, "worker")
         self._snapshot: MetricsSnapshot | None = None
-        self._streams: dict[str, asyncio.Queue[Chunk]] = {}
+        self._streams: dict[str, asyncio.Queue[Chunk | Exception]] = {}
+        self._outbox: deque[Chunk] = deque()
+        self._is_delivering = False
+        self._ends = RequestEnds(phase_spans(settings))
         self._event_loop = asyncio.get_event_loop()
         self._reporter = Reporter(send_reports, self._plan_client.accept)
         self._energy = engine.energy
@@ -90,6 +98,7 @@ class Worker:
 
     async def accept_plan(self, plan: Plan) -> None:
         self._plan_client.accept(plan)
+            self._ends.begin(request)
 
     def check_health(self) -> None:
         """Ray Serve replaces a replica that raises here."""
@@ -156,6 +165,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
     worker = serve.deployment(
         name="Worker",
         num_replicas=settings.replicas,
+        self._ends.take(chunk)
         # The worker refuses overload itself, with an answer a client understands; Ray must not queue before it.
         max_ongoing_requests=2 * limit + 16,
         graceful_shutdown_timeout_s=DRAIN_S,
@@ -180,7 +190,8 @@ def build_app(settings: Settings, policy_text: str) -> Any:
                 admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
                 keys=keys,
                 endpoints=ENDPOINTS,
-            )
+            ),
+            request_telemetry(settings),
         )
 
     endpoint = serve.deployment(
@@ -191,3 +202,4 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress(build_endpoint)(Endpoint))
     return endpoint.bind(worker.bind(settings, policy_text))
+        configure_logs(settings, "endpoint")

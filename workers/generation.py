@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -122,6 +123,7 @@ class Generation:
     async def steps(self) -> AsyncIterator[list[Arrival]]:
         """What has arrived since the last time, in that order: one step's chunks come together. Raises when a request
         fails.
+        self.first_at: float | None = None  # unix seconds of the first chunk
         """
         if self._first:
             first, self._first = self._first, []
@@ -135,6 +137,7 @@ class Generation:
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         arrived = []
+            self.first_at = time.time()
         for n, item in enumerate(waiting):
             try:
                 if isinstance(item, Exception):

@@ -1,7 +1,8 @@
 """Prometheus exposition of what all workers saw: one series per cohort, never one per replica.
 
 Workers report totals since their start. The aggregator turns them into increments, so that a sum over workers never
-falls when one of them restarts or goes away.
+falls when one of them restarts or goes away. What they had counted before the endpoint started is left out: after an
+endpoint was replaced, a sum of those workers alone would look to Prometheus like a counter that was reset and rose.
 """
 
 from __future__ import annotations
@@ -75,12 +76,16 @@ _HISTOGRAMS = {
 _BUSY, _WASTED, _IDLE = "busy_ns", "wasted_ns", "idle_ns"
 """Machine time by cohort and device, and idle by device: counted here, billed in cost_metrics."""
 _SUM, _COUNT = -1, -2  # pseudo buckets that hold the sum and the count of observations
+SETTLED_S = 30.0
+"""A worker that ran for so long before the endpoint did has served another one."""
 
 
 class MetricsAggregator:
     """Adds up snapshots over workers and over their restarts; one per ingress."""
 
-    def __init__(self) -> None:
+    def __init__(self, started_at: float | None = None) -> None:
+        """started_at: the endpoint's start in unix seconds; None: all that workers ever counted is added up."""
+        self._started_at = started_at
         self._last: dict[str, tuple[int, dict[Series, float]]] = {}
         self._sums: dict[Series, float] = {}
         self._snapshots: tuple[MetricsSnapshot, ...] = ()
@@ -92,18 +97,28 @@ class MetricsAggregator:
         self._known = frozenset(known_cohorts)
         self._snapshots = tuple(snapshots)
         for snapshot in snapshots:
-            epoch, last = self._last.get(snapshot.worker, (snapshot.epoch, {}))
+            totals = dict(_series(snapshot))
+            unseen = totals if self._is_older(snapshot) else {}
+            epoch, last = self._last.get(snapshot.worker, (snapshot.epoch, unseen))
             if snapshot.epoch < epoch:
                 continue
             if snapshot.epoch > epoch:
                 last = {}
-            totals = dict(_series(snapshot))
             for series, total in totals.items():
                 increment = total - last.get(series, 0)
                 labelled = self._label(series)
                 self._sums[labelled] = self._sums.get(labelled, 0) + max(increment, 0)
             newest = {series: max(total, last.get(series, 0)) for series, total in totals.items()}
             self._last[snapshot.worker] = (snapshot.epoch, last | newest)
+
+    def begin(self, snapshots: Iterable[MetricsSnapshot]) -> None:
+        """What workers have counted so far, for another endpoint: it is not counted here."""
+        for snapshot in snapshots:
+            self._last[snapshot.worker] = (snapshot.epoch, dict(_series(snapshot)))
+
+    def _is_older(self, snapshot: MetricsSnapshot) -> bool:
+        """Whether it served another endpoint: one that did not answer when this one started is known by its age."""
+        return self._started_at is not None and snapshot.epoch / 1e9 < self._started_at - SETTLED_S
 
     def render(self, counts: JournalCounts, policy: Policy | None = None, of_endpoint: Iterable[Metric] = ()) -> bytes:
         """The exposition in Prometheus' text format; counts: the controller's, policy: the one in force, of_endpoint:

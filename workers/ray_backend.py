@@ -27,6 +27,7 @@ from controlplane.store.policies import PolicyEntry
 from workers.backend import JournalCounts, Overloaded, WorkerError
 from workers.budget_gate import BudgetGate
 from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
+from workers.logs import said_by
 from workers.plan_client import unplanned
 from workers.reporter import ControllerUnreachable
 from workers.sequence import Chunk, EngineRequest
@@ -101,7 +102,7 @@ class RayBackend:
         except RayTaskError as error:
             if isinstance(error.cause, Overloaded):
                 raise error.cause from None
-            log.error("worker call failed", request_id=request.request_id, reason=str(error.cause))
+            log.error("worker call failed", request_id=request.request_id, reason=said_by(error.cause))
             raise WorkerError("the worker failed while serving this request; try again") from error
         except (BackPressureError, DeploymentUnavailableError) as error:
             raise Overloaded(1.0) from error

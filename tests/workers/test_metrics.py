@@ -108,6 +108,29 @@ def test_a_restarted_worker_adds_to_what_it_had_counted_before() -> None:
     assert of(observe(aggregator, replace(SNAPSHOT, epoch=2)), "drafts_total", cohort="code") == 14
 
 
+def test_a_new_endpoint_counts_from_zero_what_workers_had_counted_for_another_one() -> None:
+    aggregator = MetricsAggregator(started_at=100.0)
+    aggregator.begin([SNAPSHOT])
+    assert of(observe(aggregator, SNAPSHOT), "drafts_total", cohort="code") == 0
+    more = replace(SNAPSHOT, totals={"code": replace(CODE, cells=(CELL, CELL))})
+    assert of(observe(aggregator, more), "drafts_total", cohort="code") == 7
+
+
+def test_a_counter_of_a_new_endpoint_is_there_from_the_start_so_that_its_first_rise_is_seen() -> None:
+    aggregator = MetricsAggregator(started_at=100.0)
+    lost = replace(SNAPSHOT, reports_lost=5)
+    aggregator.begin([lost])
+    assert of(observe(aggregator, lost), "reports_lost_total") == 0
+    assert of(observe(aggregator, replace(lost, reports_lost=6)), "reports_lost_total") == 1
+
+
+@pytest.mark.parametrize(("age_s", "counted"), [(3600, 0), (5, 7), (-5, 7)])
+def test_a_worker_that_did_not_answer_as_the_endpoint_started_is_told_by_its_age(age_s: float, counted: int) -> None:
+    aggregator = MetricsAggregator(started_at=10_000.0)
+    late = replace(SNAPSHOT, epoch=int((10_000 - age_s) * 1e9))
+    assert of(observe(aggregator, late), "drafts_total", cohort="code") == counted
+
+
 def test_a_worker_that_went_away_takes_nothing_with_it() -> None:
     aggregator = MetricsAggregator()
     observe(aggregator, SNAPSHOT, replace(SNAPSHOT, worker="w-2"))

@@ -1,6 +1,7 @@
 """Health, models, metrics, administration, and the headers on every answer."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_the_version_is_that_of_the_package(ask: Ask) -> None:
 
 
 def test_metrics_show_workers_and_journal(ask: Ask, backend: Any) -> None:
-    backend.shown = [MetricsSnapshot("w", 1, "tiny", {"code": CohortWindow("code", first_tokens=3)})]
+    backend.shown = [MetricsSnapshot("w", time.time_ns(), "tiny", {"code": CohortWindow("code", first_tokens=3)})]
     text = ask("GET", "/metrics").text
     assert 'kadence_emitted_tokens_total{cohort="code",model="tiny"} 3.0' in text
     assert 'kadence_decisions_total{cohort="code",reason="hold"} 2.0' in text
