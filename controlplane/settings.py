@@ -91,17 +91,17 @@ class Settings(BaseSettings):
         None, gt=0, allow_inf_nan=False, description="watts at full use, for that estimate; set both or neither"
     )
     energy_powercap: Path = Field(Path("/sys/class/powercap"), description="where the kernel shows RAPL counters")
+    log_format: Literal["json", "console"] = Field("json", description="of the lines in <home>/logs/kadence.log")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="and above is logged")
+    otlp_endpoint: str = Field(
+        "", description="base URL of an OTLP/HTTP collector for traces and gen_ai metrics; empty: none are made"
+    )
     retention_days: int = Field(30, ge=0, le=3650, description="windows and requests older than this go; 0 keeps all")
     model_cache: Path = Path("~/.cache/kadence/models")
 
     @field_validator("home", "policy", "prices", "model_cache", "energy_powercap")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-    log_format: Literal["json", "console"] = Field("json", description="of the lines in <home>/logs/kadence.log")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="and above is logged")
-    otlp_endpoint: str = Field(
-        "", description="base URL of an OTLP/HTTP collector for traces and gen_ai metrics; empty: none are made"
-    )
         # Workers run in other folders than the command: a relative path would mean something else there.
         return Path(os.path.abspath(path.expanduser()))
 
@@ -113,12 +113,6 @@ class Settings(BaseSettings):
             raise ValueError(f"must be empty or start with {', '.join(s + '://' for s in DATABASE_SCHEMES)}")
         return url
 
-    @field_validator("carbon_zone")
-    @classmethod
-    def _known_zone(cls, zone: str) -> str:
-        if problem := zone_problem(zone):
-            raise ValueError(problem)
-        return zone
     @field_validator("otlp_endpoint")
     @classmethod
     def _collector(cls, url: str) -> str:
@@ -126,6 +120,12 @@ class Settings(BaseSettings):
             raise ValueError("must be empty or a URL such as http://127.0.0.1:4318")
         return url.rstrip("/")
 
+    @field_validator("carbon_zone")
+    @classmethod
+    def _known_zone(cls, zone: str) -> str:
+        if problem := zone_problem(zone):
+            raise ValueError(problem)
+        return zone
 
     @field_validator("dashboard_password")
     @classmethod

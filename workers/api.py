@@ -37,18 +37,18 @@ from workers.backend import Backend, JournalCounts
 from workers.generation import Generation
 from workers.key_use import Caller, KeyUse
 from workers.metrics import MetricsAggregator
+from workers.request_facts import RequestFacts
 from workers.sequence import EngineRequest
 from workers.sse import ClientGone, EventStream, while_connected
 from workers.token_bound import token_bound
-from workers.request_facts import RequestFacts
 from workers.token_text import token_text
+
+if TYPE_CHECKING:
+    from workers.otel_requests import RequestTelemetry
 
 CHAT_ROUTE = "/v1/chat/completions"
 COMPLETION_ROUTE = "/v1/completions"
 _SECRET_HEADERS = {"authorization", "cookie", "proxy-authorization", "api-key", "x-api-key"}
-if TYPE_CHECKING:
-    from workers.otel_requests import RequestTelemetry
-
 
 _log = logging.getLogger(__name__)
 
@@ -165,16 +165,16 @@ async def answer(
     order = await order_for(backend, asked, prompts)
     identity = f"{'chatcmpl' if route == CHAT_ROUTE else 'cmpl'}-{uuid.uuid4().hex}"
     cohort, tenant = cohort_of(backend, request, asked, route)
+    facts: RequestFacts = request.state.facts
+    facts.completion_id, facts.cohort, facts.tenant, facts.key = identity, cohort, tenant, request.state.caller.name
+    facts.stream, facts.choices = bool(asked.stream), len(order.candidates)
+    facts.sampling = order.candidates[0].sampling
     requests = [
         EngineRequest(
             request_id=identity if len(order.candidates) == 1 else f"{identity}-{index}",
             prompt_token_ids=candidate.prompt.token_ids,
             sampling=candidate.sampling,
             cohort=cohort,
-    facts: RequestFacts = request.state.facts
-    facts.completion_id, facts.cohort, facts.tenant, facts.key = identity, cohort, tenant, request.state.caller.name
-    facts.stream, facts.choices = bool(asked.stream), len(order.candidates)
-    facts.sampling = order.candidates[0].sampling
             tenant=tenant,
             route=route,
             stream=bool(asked.stream),
@@ -182,6 +182,7 @@ async def answer(
             prediction=order.prediction,
             grammar=order.grammar,
             service_tier=asked.service_tier,
+            traceparent=facts.traceparent,
         )
         for index, candidate in enumerate(order.candidates)
     ]
@@ -189,7 +190,6 @@ async def answer(
     readers = [
         ChoiceReader(backend.tokenizer, engine_request, shows_logprobs, candidate.echo)
         for engine_request, candidate in zip(requests, order.candidates, strict=True)
-            traceparent=facts.traceparent,
     ]
     envelope = Envelope(
         identity,
@@ -213,6 +213,7 @@ async def answer(
         raise
 
     def settle(taken: int, given: int) -> None:
+        facts.end(generation, taken, given, request.state.received_at)
         reservation.settle(taken + given)
         backend.settle(Settled(identity, taken, given))
 
@@ -226,7 +227,6 @@ async def answer(
             raise
         raise from_exception(error) from error
     if asked.stream:
-        facts.end(generation, taken, given, request.state.received_at)
         events = frames(generation, envelope, asked.include_usage, asked.counts_as_it_goes)
         return EventStream(events, generation.abandon)
     return JSONResponse(envelope.complete(best_of(generation.outcomes, asked), generation.outcomes))
@@ -250,6 +250,7 @@ def cohort_of(backend: Backend, request: Request, asked: GenerationRequest, rout
 
 async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    request.state.facts.error = error.code or error.type
     return error.response()
 
 
@@ -260,5 +261,3 @@ async def _answer_http_error(_: Request, error: Exception) -> Response:
 
 async def _answer_nobody(_: Request, error: Exception) -> Response:
     return Response(status_code=499)  # the client has gone; the status is for the log
-    request.state.facts.error = error.code or error.type
-    request.state.facts.error = error.code or error.type

@@ -28,17 +28,17 @@ from workers.canary import Canary
 from workers.controller_actor import send_reports
 from workers.engine_loop import EngineLoop
 from workers.holdout import role_here, router_options
+from workers.logs import configure_logs
 from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
+from workers.otel import phase_spans, request_telemetry
 from workers.ray_backend import RayBackend
 from workers.reporter import Reporter
-from workers.logs import configure_logs
+from workers.request_ends import RequestEnds
 from workers.sequence import Chunk, EngineRequest
 from workers.worker_totals import MetricsSnapshot, WorkerTotals
-from workers.otel import phase_spans, request_telemetry
 
 RETRY_AFTER_S = 1.0
-from workers.request_ends import RequestEnds
 DRAIN_S = 60.0
 ENDPOINTS = 1
 """Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
@@ -48,13 +48,13 @@ class Worker:
     """One engine on its own thread; requests stream their chunks out of it."""
 
     def __init__(self, settings: Settings, policy_text: str) -> None:
+        configure_logs(settings, "worker")
         policy = parse_policy(policy_text, source=str(settings.policy))
         name, settings = role_here(settings, policy)
         engine, _ = build_engine(settings, policy, worker=f"{name}{uuid.uuid4().hex[:8]}")
         self._plan_client = engine.plan_client
         self._limit = settings.admission_limit
         self._totals = WorkerTotals()
-        configure_logs(settings, "worker")
         self._snapshot: MetricsSnapshot | None = None
         self._streams: dict[str, asyncio.Queue[Chunk | Exception]] = {}
         self._outbox: deque[Chunk] = deque()
@@ -82,6 +82,7 @@ class Worker:
         self._streams[request.request_id] = stream
         finished = False
         try:
+            self._ends.begin(request)
             self._engine_loop.submit(request)
             while not finished:
                 chunk = await stream.get()
@@ -98,7 +99,6 @@ class Worker:
 
     async def accept_plan(self, plan: Plan) -> None:
         self._plan_client.accept(plan)
-            self._ends.begin(request)
 
     def check_health(self) -> None:
         """Ray Serve replaces a replica that raises here."""
@@ -119,6 +119,7 @@ class Worker:
         stream = self._streams.get(chunk.request_id)
         if stream is not None:
             stream.put_nowait(chunk)
+        self._ends.take(chunk)
 
     def _on_report(self, report: Report) -> None:
         self._reporter.put(report)
@@ -165,7 +166,6 @@ def build_app(settings: Settings, policy_text: str) -> Any:
     worker = serve.deployment(
         name="Worker",
         num_replicas=settings.replicas,
-        self._ends.take(chunk)
         # The worker refuses overload itself, with an answer a client understands; Ray must not queue before it.
         max_ongoing_requests=2 * limit + 16,
         graceful_shutdown_timeout_s=DRAIN_S,
@@ -178,6 +178,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
 
     def build_endpoint() -> Any:
         """Runs in the Endpoint's own process, when its replica starts."""
+        configure_logs(settings, "endpoint")
         handle = serve.get_deployment_handle("Worker", "kadence")
         folder = resolve_model(settings.model, settings.model_cache)
         return create_app(
@@ -202,4 +203,3 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress(build_endpoint)(Endpoint))
     return endpoint.bind(worker.bind(settings, policy_text))
-        configure_logs(settings, "endpoint")

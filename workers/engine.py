@@ -288,12 +288,12 @@ class Engine:
         return Chunk(
             request.request_id, c.token_ids, c.text, steps, c.finish_reason, record,
             logprobs=c.logprobs, prompt_logprobs=scored,
-            prediction=_kept_and_lost(c),
+            prediction=_kept_and_lost(c), queue_s=c.sequence.queue_s if record else None,
         )  # fmt: skip
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Chunk:
         record = self._release(sequence, reason)
-        return Chunk(sequence.request.request_id, (), "", (), reason, record, error)
+        return Chunk(sequence.request.request_id, (), "", (), reason, record, error, queue_s=sequence.queue_s)
 
     def _release(self, sequence: Sequence, reason: FinishReason) -> RequestRecord:
         """Free what the sequence holds and write its record."""

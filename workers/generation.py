@@ -100,6 +100,7 @@ class Generation:
         self._tasks: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
         self._first: list[Arrival] = []
+        self.first_at: float | None = None  # unix seconds of the first chunk
         self._is_sent = False
         self._refused: set[int] = set()
         self._ended = False
@@ -113,6 +114,7 @@ class Generation:
         self._tasks = [asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(self._streams)]
         try:
             self._first = await self._take()
+            self.first_at = time.time()
         except BaseException:
             for task in self._tasks:
                 task.cancel()
@@ -123,7 +125,6 @@ class Generation:
     async def steps(self) -> AsyncIterator[list[Arrival]]:
         """What has arrived since the last time, in that order: one step's chunks come together. Raises when a request
         fails.
-        self.first_at: float | None = None  # unix seconds of the first chunk
         """
         if self._first:
             first, self._first = self._first, []
@@ -137,7 +138,6 @@ class Generation:
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         arrived = []
-            self.first_at = time.time()
         for n, item in enumerate(waiting):
             try:
                 if isinstance(item, Exception):

@@ -75,9 +75,9 @@ _HISTOGRAMS = {
 }
 _BUSY, _WASTED, _IDLE = "busy_ns", "wasted_ns", "idle_ns"
 """Machine time by cohort and device, and idle by device: counted here, billed in cost_metrics."""
-_SUM, _COUNT = -1, -2  # pseudo buckets that hold the sum and the count of observations
 SETTLED_S = 30.0
 """A worker that ran for so long before the endpoint did has served another one."""
+_SUM, _COUNT = -1, -2  # pseudo buckets that hold the sum and the count of observations
 
 
 class MetricsAggregator:

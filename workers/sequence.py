@@ -71,7 +71,7 @@ class EngineRequest:
     """A validated request; `created_at` in unix seconds is where TTFT starts.
 
     prediction: token ids that the client expects in the output, for a drafter. deadline_at: unix seconds after which
-    the answer is of no use.
+    the answer is of no use. traceparent: of the span that the worker's spans are part of (W3C); None makes none.
     """
 
     request_id: str
@@ -86,6 +86,7 @@ class EngineRequest:
     grammar: GrammarSpec | None = None
     deadline_at: float | None = None
     service_tier: str | None = None
+    traceparent: str | None = None
 
 
 class TokenLogprob(NamedTuple):
@@ -104,7 +105,8 @@ class Chunk:
 
     token_ids: tokens committed in this step; text: what they added, already detokenised and trimmed before a stop
     string. steps: (drafted, accepted) of the draft-verify round, empty for the token that prefill yields.
-    finish_reason and record are set on the last chunk; error on a request that failed.
+    finish_reason and record are set on the last chunk; error on a request that failed. queue_s, on the last chunk: what
+    the request waited for a place, None where it never had one.
 
     logprobs: one of each token of token_ids, where asked for (tokens whose text a stop string cut off have theirs too).
     prompt_logprobs: one of each prompt token, on the first chunk; the first token has none.
@@ -122,6 +124,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     prediction: tuple[int, int] = (0, 0)
+    queue_s: float | None = None
 
 
 class RowMasks(Protocol):
@@ -198,6 +201,11 @@ class Sequence:
     @property
     def coupled(self) -> bool:
         return self.request.sampling.seed is not None
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from the request to its place in a batch."""
+        return max(self.started_at - self.request.created_at, 0.0) if self.started_at else None
 
     @property
     def is_prefilling(self) -> bool:

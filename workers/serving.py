@@ -25,8 +25,8 @@ from controlplane.settings import Settings
 from controlplane.store.engine import open_database
 from controlplane.store.migrate import upgrade
 from controlplane.store.price_book import save_prices
-
 from workers.otel import check_otel
+
 SUPERVISE_S = 2.0
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 console = Console(stderr=True, highlight=False)
@@ -79,12 +79,12 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
     holdout_replicas(policy, settings.replicas, settings.holdout_replicas)  # raises where nothing would draft
     for warning in policy.warnings:
         console.print(f"[yellow]policy[/]     {warning}")
+    check_otel(settings)
     check_port(settings.host, settings.port)
     if with_dashboard:
         check_can_start(settings)
     # Only now what takes seconds to import.
     from workers.build import check_models, choose_device
-    check_otel(settings)
     from workers.models.command import progress_bars
     from workers.models.resolve import resolve_model
 
