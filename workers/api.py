@@ -20,6 +20,7 @@ from controlplane.budgets.desk import Ask, Settled
 from controlplane.decision.cohort import RequestAttributes, match_cohort
 from workers.api_admin import admin_router, authorize, is_loopback
 from workers.api_body import read_json
+from workers.api_calls import CallReader
 from workers.api_choice import ChoiceReader
 from workers.api_errors import ApiError, from_exception, from_status, over_budget, unavailable
 from workers.api_experiment import experiment_router
@@ -32,6 +33,7 @@ from workers.api_responses import Envelope
 from workers.api_schema import describe
 from workers.api_stream import frames
 from workers.api_tokenize import tokenize_router
+from workers.api_tools import offered
 from workers.api_validation import parse_chat, parse_completion
 from workers.backend import Backend, JournalCounts
 from workers.generation import Generation
@@ -90,7 +92,7 @@ def create_app(backend: Backend, telemetry: RequestTelemetry | None = None) -> F
         asked = await aside(len(body), lambda: parse_chat(body))
         check_model(backend, asked.model)
         check_template(backend)
-        prompts = [Prompt(await chat_prompt(backend, asked.messages))]
+        prompts = [Prompt(await chat_prompt(backend, asked.messages, offered(asked), asked.tool_choice))]
         return await answer(backend, request, asked, prompts, CHAT_ROUTE)
 
     @app.post(COMPLETION_ROUTE)
@@ -188,7 +190,13 @@ async def answer(
     ]
     shows_logprobs = asked.alternatives is not None
     readers = [
-        ChoiceReader(backend.tokenizer, engine_request, shows_logprobs, candidate.echo)
+        ChoiceReader(
+            backend.tokenizer,
+            engine_request,
+            shows_logprobs,
+            candidate.echo,
+            CallReader() if order.has_calls else None,
+        )
         for engine_request, candidate in zip(requests, order.candidates, strict=True)
     ]
     envelope = Envelope(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
+from workers.api_calls import CallDelta, CallReader
 from workers.detokenizer import decoder_for
 from workers.sequence import Chunk, EngineRequest, TokenLogprob
 from workers.token_text import PromptText
@@ -20,19 +21,31 @@ class Scored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What may be shown next. scored: of the tokens that begin in `text`; the last piece has all that are left."""
+    """What may be shown next. scored: of the tokens that begin in it; the last piece has all that are left. calls: what
+    is added to calls of tools, which is no part of `text`.
+    """
 
     text: str
     scored: tuple[Scored, ...]
+    calls: tuple[CallDelta, ...] = ()
 
 
 class ChoiceReader:
     """Text that may still become a stop string, and half a character, come late: their tokens' scores wait for them.
 
-    has_logprobs: whether the client sees scores. echo: the prompt, where it is part of the answer.
+    has_logprobs: whether the client sees scores. echo: the prompt, where it is part of the answer. calls: reads calls
+    of tools, where there may be any.
     """
 
-    def __init__(self, tokenizer: Any, request: EngineRequest, has_logprobs: bool, echo: PromptText | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        request: EngineRequest,
+        has_logprobs: bool,
+        echo: PromptText | None,
+        calls: CallReader | None = None,
+    ) -> None:
+        self.calls = calls
         self._request = request
         self._has_logprobs = has_logprobs
         self._echo = echo
@@ -53,7 +66,12 @@ class ChoiceReader:
             for token in chunk.logprobs:
                 self._waiting.append(Scored(token.token_id, token.logprob, token.top, self._at))
                 self._at += len(self._decoder.feed(token.token_id))
-        return Piece(text, tuple(self._release(chunk.finish_reason is not None)))
+        is_last = chunk.finish_reason is not None
+        scored = tuple(self._release(is_last))
+        if self.calls is None:
+            return Piece(text, scored)
+        content, deltas = self.calls.read(text, is_last)
+        return Piece(content, scored, tuple(deltas))
 
     def _wait_for_prompt(self, echo: PromptText, logprobs: tuple[TokenLogprob | None, ...]) -> None:
         if self._has_logprobs and logprobs:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from workers.api_errors import ApiError, invalid
-from workers.api_grammar import grammar_for
+from workers.api_grammar import grammar_cost, grammar_for
 from workers.api_models import ChatRequest, CompletionRequest, GenerationRequest
 from workers.api_prompts import Prompt, aside
 from workers.api_sampling import of_choice, sampling_for
+from workers.api_tools import offered
 from workers.backend import Backend
 from workers.generation import Outcome
 from workers.sequence import GrammarSpec, SamplingParams
@@ -33,11 +34,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """candidates: of each prompt in turn, as many as asked for. prediction: token ids, for a drafter."""
+    """candidates: of each prompt in turn, as many as asked for. prediction: token ids, for a drafter.
+
+    has_calls: whether the answers may call tools.
+    """
 
     candidates: list[Candidate]
     prediction: tuple[int, ...]
     grammar: GrammarSpec | None
+    has_calls: bool = False
 
     @property
     def input_tokens(self) -> int:
@@ -54,7 +59,7 @@ async def order_for(backend: Backend, asked: GenerationRequest, prompts: Sequenc
     """Raises ApiError; every prompt is checked before anything is computed."""
     _check_choices(asked, len(prompts), backend.max_prompts)
     is_chat = isinstance(asked, ChatRequest)
-    grammar = grammar_for(asked)
+    grammar = await aside(grammar_cost(asked), lambda: grammar_for(backend, asked))
     sampling = [sampling_for(backend, asked, len(prompt.token_ids), is_chat) for prompt in prompts]
     echoes = [await _echo(backend, prompt) if asked.echoes else None for prompt in prompts]
     candidates = [
@@ -62,7 +67,8 @@ async def order_for(backend: Backend, asked: GenerationRequest, prompts: Sequenc
         for prompt, params, echo in zip(prompts, sampling, echoes, strict=True)
         for choice in range(asked.candidates)
     ]
-    return Order(candidates, await _prediction(backend, asked), grammar)
+    has_calls = isinstance(asked, ChatRequest) and bool(offered(asked))
+    return Order(candidates, await _prediction(backend, asked), grammar, has_calls)
 
 
 def best_of(outcomes: Sequence[Outcome], asked: GenerationRequest) -> list[Outcome]:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from workers.api_chat import render_chat
+from workers.api_chat import Choice, render_chat
 from workers.api_errors import ApiError, invalid
-from workers.api_models import Message
+from workers.api_models import Message, Tool
 from workers.backend import Backend
 from workers.token_bound import token_bound
 
 _LONG_TEXT = 4096  # characters from which reading or tokenising them would hold up the event loop
 _MESSAGE_COST = 64  # characters that one more message costs a template about as much as
+_TOOL_COST = 256
 
 T = TypeVar("T")
 
@@ -46,18 +47,27 @@ def check_template(backend: Backend) -> None:
         raise ApiError(400, message, param="model", code="no_chat_template")
 
 
-async def chat_prompt(backend: Backend, messages: Sequence[Message]) -> tuple[int, ...]:
+async def chat_prompt(
+    backend: Backend, messages: Sequence[Message], tools: Sequence[Tool] = (), choice: Choice | None = None
+) -> tuple[int, ...]:
     """Raises ApiError."""
-    text = await chat_text(backend, messages)
+    text = await chat_text(backend, messages, tools, choice)
     return await tokenise(backend, text, "messages", add_special_tokens=False)
 
 
-async def chat_text(backend: Backend, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+async def chat_text(
+    backend: Backend,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] = (),
+    choice: Choice | None = None,
+    *,
+    add_generation_prompt: bool = True,
+) -> str:
     """What the template makes of a conversation; raises ApiError."""
-    said = sum(len(m.content or "") for m in messages)
+    said = sum(len(m.content or "") for m in messages) + _TOOL_COST * len(tools)
 
     def render() -> str:
-        return render_chat(backend, messages, add_generation_prompt=add_generation_prompt)
+        return render_chat(backend, messages, tools, choice, add_generation_prompt=add_generation_prompt)
 
     return await aside(_MESSAGE_COST * len(messages) + said, render)
 

@@ -8,6 +8,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic needs this one on Python 3.11
 
+from workers.api_calls import CallDelta
 from workers.api_choice import Piece, Scored
 from workers.api_logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, text_logprobs
 from workers.generation import Outcome
@@ -60,10 +61,40 @@ class ErrorBody(TypedDict):
     error: ErrorDetail
 
 
+class CalledFunction(TypedDict):
+    """arguments: JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(TypedDict):
+    id: str
+    type: str
+    function: CalledFunction
+
+
+class FunctionDelta(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """Of call number `index`: id, type and name first, then pieces of its arguments."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[str]
+    function: FunctionDelta
+
+
 class ChatMessage(TypedDict):
+    """content: null in an answer that only calls tools."""
+
     role: str
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[list[ToolCallBody]]
 
 
 class ChatChoice(TypedDict):
@@ -101,6 +132,7 @@ class Completion(Body):
 class ChatDelta(TypedDict):
     role: NotRequired[str]
     content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
 
 
 class ChatChunkChoice(TypedDict):
@@ -183,6 +215,23 @@ def speculation_of(outcomes: Sequence[Outcome], is_detailed: bool = False) -> Me
     return {"speculative_decoding": block}
 
 
+def _message(outcome: Outcome) -> ChatMessage:
+    calls: list[ToolCallBody] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in outcome.calls
+    ]
+    if not calls:
+        return {"role": "assistant", "content": outcome.text, "refusal": None}
+    return {"role": "assistant", "content": outcome.text or None, "refusal": None, "tool_calls": calls}
+
+
+def _call_delta(delta: CallDelta) -> ToolCallDelta:
+    if delta.id is None or delta.name is None:
+        return {"index": delta.number, "function": {"arguments": delta.arguments}}
+    function: FunctionDelta = {"name": delta.name, "arguments": delta.arguments}
+    return {"index": delta.number, "id": delta.id, "type": "function", "function": function}
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What every body of one answer shares.
@@ -210,9 +259,13 @@ class Envelope:
         """The first event of a chat choice."""
         return self._event(index, {"delta": {"role": "assistant", "content": ""}}, (), None)
 
-    def piece(self, index: int, piece: Piece) -> dict[str, Any]:
-        said = {"delta": {"content": piece.text}} if self.is_chat else {"text": piece.text}
-        return self._event(index, said, piece.scored, None)
+    def piece(self, index: int, piece: Piece) -> list[dict[str, Any]]:
+        """One event for its text, and one for each addition to a call; the first has the scores."""
+        said: list[dict[str, Any]] = []
+        if piece.text or not piece.calls:
+            said.append({"delta": {"content": piece.text}} if self.is_chat else {"text": piece.text})
+        said += ({"delta": {"tool_calls": [_call_delta(delta)]}} for delta in piece.calls)
+        return [self._event(index, content, () if n else piece.scored, None) for n, content in enumerate(said)]
 
     def finish(self, index: int, reason: str) -> dict[str, Any]:
         return self._event(index, {"delta": {}} if self.is_chat else {"text": ""}, (), reason)
@@ -230,11 +283,10 @@ class Envelope:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
     def _choice(self, index: int, outcome: Outcome) -> dict[str, Any]:
-        text = outcome.text
-        said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {"text": text}
+        said = {"message": _message(outcome)} if self.is_chat else {"text": outcome.text}
         scored = [token for piece in outcome.pieces for token in piece.scored]
         logprobs = self._logprobs(scored)
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": outcome.finish_reason}
+        return {"index": index, **said, "logprobs": logprobs, "finish_reason": outcome.shown_reason}
 
     def _event(
         self, index: int, content: dict[str, Any], scored: Sequence[Scored], reason: str | None

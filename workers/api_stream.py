@@ -37,13 +37,13 @@ async def frames(
 
 def _events(envelope: Envelope, arrival: Arrival, begun: set[int]) -> list[dict[str, Any]]:
     """What a client is told of one chunk; clients read the first choice of an event, so that each has one."""
-    index, piece, reason = arrival
+    index, piece = arrival.choice, arrival.piece
     events = []
     if envelope.is_chat and index not in begun:
         begun.add(index)
         events.append(envelope.role(index))
-    if piece.text or piece.scored:
-        events.append(envelope.piece(index, piece))
-    if reason is not None:
-        events.append(envelope.finish(index, reason))
+    if piece.text or piece.scored or piece.calls:
+        events += envelope.piece(index, piece)
+    if arrival.finish_reason is not None:
+        events.append(envelope.finish(index, arrival.finish_reason))
     return events

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,14 @@ QUIET_S = 1.0
 @dataclass(frozen=True, slots=True)
 class _Cancel:
     request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A request whose grammar was compiled, or why it could not be."""
+
+    request: EngineRequest
+    error: str | None = None
 
 
 class EngineLoop:
@@ -58,7 +67,9 @@ class EngineLoop:
         self._on_report = on_report
         self._tick_s = tick_s
         self._idle_work = idle_work
-        self._inbox: queue.SimpleQueue[EngineRequest | _Cancel | None] = queue.SimpleQueue()
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._compiling: set[str] = set()
+        self._inbox: queue.SimpleQueue[EngineRequest | _Compiled | _Cancel | None] = queue.SimpleQueue()
         self._records: list[RequestRecord] = []
         self._failed_steps = 0
         self._stopping = threading.Event()
@@ -79,10 +90,41 @@ class EngineLoop:
         return self._thread.is_alive() and self._failed_steps < FAILED_STEPS_MOST
 
     def submit(self, request: EngineRequest) -> None:
-        self._inbox.put(request)
+        if request.grammar is None or self._engine.grammars.has(request.grammar):
+            self._inbox.put(request)
+        else:
+            self._compiling.add(request.request_id)
+            self._compiler.submit(self._compile, request)
 
     def cancel(self, request_id: str) -> None:
         self._inbox.put(_Cancel(request_id))
+
+    def _compile(self, request: EngineRequest) -> None:
+        """Beside the engine's thread: a grammar may take a second, and every request there would wait for it."""
+        assert request.grammar is not None
+        item = _Compiled(request)
+        try:
+            self._engine.grammars.compile(request.grammar)
+        except ValueError as error:
+            item = _Compiled(request, str(error))
+        except Exception:
+            log.exception("grammar could not be compiled", request_id=request.request_id)
+            item = _Compiled(request, "the worker could not take this request")
+        self._inbox.put(item)
+
+    def _take_compiled(self, item: _Compiled) -> None:
+        request_id = item.request.request_id
+        if request_id not in self._compiling:
+            return  # cancelled meanwhile
+        self._compiling.discard(request_id)
+        if item.error is None:
+            self._take(item.request)
+        else:
+            self._emit(Chunk(request_id, (), "", finish_reason="error", error=item.error))
+
+    def _drop_compiling(self, error: str) -> None:
+        while self._compiling:
+            self._emit(Chunk(self._compiling.pop(), (), "", finish_reason="error", error=error))
 
     def _run(self) -> None:
         next_close = time.monotonic() + self._tick_s
@@ -103,6 +145,8 @@ class EngineLoop:
                 next_close = max(next_close + self._tick_s, time.monotonic() + self._tick_s / 2)
         for chunk in self._engine.fail_all("the server is shutting down"):
             self._emit(chunk)
+        self._drop_compiling("the server is shutting down")
+        self._compiler.shutdown(wait=False, cancel_futures=True)
         self._report()
 
     def _step(self) -> None:
@@ -140,7 +184,7 @@ class EngineLoop:
         except queue.Empty:
             pass
 
-    def _take(self, item: EngineRequest | _Cancel | None) -> None:
+    def _take(self, item: EngineRequest | _Compiled | _Cancel | None) -> None:
         if isinstance(item, EngineRequest):
             try:
                 self._engine.submit(item)
@@ -153,6 +197,11 @@ class EngineLoop:
                 log.exception("request could not be taken", request_id=item.request_id)
                 refused = "the worker could not take this request"
                 self._emit(Chunk(item.request_id, (), "", finish_reason="error", error=refused))
+        elif isinstance(item, _Compiled):
+            self._take_compiled(item)
+        elif isinstance(item, _Cancel) and item.request_id in self._compiling:
+            self._compiling.discard(item.request_id)
+            self._emit(Chunk(item.request_id, (), "", finish_reason="cancelled"))
         elif isinstance(item, _Cancel):
             chunk = self._engine.cancel(item.request_id)
             if chunk is not None:

@@ -8,12 +8,15 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from controlplane.telemetry import FinishReason, RequestRecord
+from workers.api_calls import Call
 from workers.api_choice import ChoiceReader, Piece
 from workers.backend import Backend, Overloaded, WorkerError
 from workers.sequence import Chunk, EngineRequest
+
+ShownReason = FinishReason | Literal["tool_calls"]
 
 _log = logging.getLogger(__name__)
 _background: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
@@ -39,6 +42,18 @@ class Outcome:
     @property
     def text(self) -> str:
         return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Of tools, so far."""
+        return [] if self.reader.calls is None else self.reader.calls.calls
+
+    @property
+    def shown_reason(self) -> ShownReason | None:
+        """Why it ended, as clients are told."""
+        reader = self.reader.calls
+        is_called = self.finish_reason == "stop" and reader is not None and reader.calls and reader.is_whole
+        return "tool_calls" if is_called else self.finish_reason
 
     @property
     def completion_tokens(self) -> int:
@@ -75,7 +90,7 @@ class Arrival(NamedTuple):
 
     choice: int
     piece: Piece
-    finish_reason: FinishReason | None
+    finish_reason: ShownReason | None
 
 
 class Generation:
@@ -147,7 +162,7 @@ class Generation:
             except Exception:
                 self._count(waiting[n + 1 :])
                 raise
-            arrived.append(Arrival(index, piece, chunk.finish_reason))
+            arrived.append(Arrival(index, piece, self.outcomes[index].shown_reason))
         return arrived
 
     async def collect(self) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from workers.sequence import GrammarSpec
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 WHITESPACE = r"[\x20\t]{1,40}|\r?\n[\x20\t]{0,40}"
 """Between two parts of JSON, at most: small models would go on with blanks until their tokens are used up."""
 SUBSCHEMAS_MOST = 500
 """Parts of a schema that are looked at to say which one is at fault."""
+NOTHING_VALID = "no finite value is valid"
 _LIMITS = LLParserLimits(verbose_errors=False)
 _BYTES = LLTokenizer("byte")
 # Named in full: a schema could have options of its own in "x-guidance", and ask to have parts of it ignored.
-JSON_OPTIONS: dict[str, Any] = {
+JSON_OPTIONS: JsonCompileOptions = {
     "whitespace_flexible": True,
     "whitespace_pattern": WHITESPACE,
     "item_separator": ",",
@@ -77,16 +81,18 @@ def schema_fault(schema: Any) -> tuple[str, str] | None:
 def _fault(schema: Any, definitions: dict[str, Any]) -> str | None:
     whole = {**definitions, **schema} if isinstance(schema, dict) else schema
     is_error, messages = LLMatcher.validate_grammar_with_warnings(schema_text(whole), limits=_LIMITS)
-    return " ".join(messages[0].split()) if is_error else None
+    if not is_error:
+        return None
+    return NOTHING_VALID if messages[0].startswith("NoExtension") else " ".join(messages[0].split())
 
 
 def _start_fault(schema: Any) -> tuple[str, str] | None:
     """What compiling tells beyond the schema's own faults: that it is too large, or that nothing is valid."""
     matcher = LLMatcher(_BYTES, schema_text(schema), log_level=0, limits=_LIMITS)
     has_any = any(matcher.compute_bitmask())
-    if matcher.is_error():
-        return "", " ".join(matcher.get_error().splitlines()[0].split())
-    return None if has_any else ("", "no finite value is valid")
+    if not has_any or matcher.stop_reason() in ("NoExtension", "NoExtensionBias"):
+        return "", NOTHING_VALID
+    return ("", " ".join(matcher.get_error().splitlines()[0].split())) if matcher.is_error() else None
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
