@@ -77,6 +77,12 @@ class Settings(BaseSettings):
     max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
     max_context: int = Field(2048, ge=16, le=1_048_576, description="tokens of prompt and completion together")
     queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
+    request_timeout_s: float = Field(600.0, gt=0, le=86_400, description="that an answer may take; then a 408")
+    queue_wait_s: float = Field(60.0, gt=0, le=86_400, description="that a request may wait to begin; then a 429")
+    stall_timeout_s: float = Field(60.0, gt=0, le=86_400, description="without progress, then a request is ended")
+    drain_s: float = Field(60.0, ge=0, le=86_400, description="that requests may take to end after Ctrl-C")
+    min_replicas: int = Field(1, ge=0, le=1024, description="fewest workers, where their number follows the load")
+    max_replicas: int = Field(0, ge=0, le=1024, description="most workers; 0: always `replicas`")
     plan_ttl_s: float = Field(10.0, gt=0, le=3600, description="a plan older than this yields to the fallback K")
     tick_s: float = Field(1.0, gt=0, le=60, description="between two windows and two decisions")
     canary_share: float = Field(0.005, ge=0, le=0.5, description="of a worker's time, for the canary; 0 is off")
@@ -178,6 +184,13 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"holdout_replicas ({self.holdout_replicas}) must be under replicas ({self.replicas}): one must draft"
             )
+        if self.max_replicas and not self.min_replicas <= self.replicas <= self.max_replicas:
+            raise ValueError(
+                f"replicas ({self.replicas}) must be from min_replicas ({self.min_replicas}) to max_replicas "
+                f"({self.max_replicas}): it is the number to start with"
+            )
+        if self.max_replicas and self.holdout_replicas:
+            raise ValueError("holdout_replicas needs a fixed number of workers: set max_replicas to 0")
         if self.plan_ttl_s <= self.tick_s:
             raise ValueError(
                 f"plan_ttl_s ({self.plan_ttl_s:g}) must be over tick_s ({self.tick_s:g}), or every plan expires unused"
@@ -210,7 +223,7 @@ class Settings(BaseSettings):
     @property
     def worker_threads(self) -> int:
         """CPU threads of one worker: as set, or its share of the physical cores this process may use."""
-        return self.threads or max(1, physical_cores() // self.replicas)
+        return self.threads or max(1, physical_cores() // max(self.replicas, self.max_replicas))
 
     @property
     def admission_limit(self) -> int:

@@ -22,6 +22,7 @@ from workers.api_admin import admin_router, authorize, is_loopback
 from workers.api_body import read_json
 from workers.api_calls import CallReader
 from workers.api_choice import ChoiceReader
+from workers.api_deadline import deadline_of
 from workers.api_errors import ApiError, from_exception, from_status, over_budget, unavailable
 from workers.api_experiment import experiment_router
 from workers.api_keys import KeyGate
@@ -35,7 +36,7 @@ from workers.api_stream import frames
 from workers.api_tokenize import tokenize_router
 from workers.api_tools import offered
 from workers.api_validation import parse_chat, parse_completion
-from workers.backend import Backend, JournalCounts
+from workers.backend import Backend, Draining, JournalCounts
 from workers.generation import Generation
 from workers.key_use import Caller, KeyUse
 from workers.metrics import MetricsAggregator
@@ -117,6 +118,8 @@ def create_app(backend: Backend, telemetry: RequestTelemetry | None = None) -> F
         try:
             if await backend.ready():
                 return JSONResponse({"status": "ok"})
+        except Draining as error:
+            raise from_exception(error) from error
         except Exception:
             _log.exception("the backend could not say whether it is ready")
         raise unavailable("The server is not ready yet.")
@@ -164,6 +167,7 @@ async def answer(
 ) -> Response:
     """Generate for every prompt and answer at once or as a stream; raises ApiError or ClientGone."""
     is_detailed = wants_details(request)
+    deadline_at = deadline_of(request, backend.request_timeout_s)
     order = await order_for(backend, asked, prompts)
     identity = f"{'chatcmpl' if route == CHAT_ROUTE else 'cmpl'}-{uuid.uuid4().hex}"
     cohort, tenant = cohort_of(backend, request, asked, route)
@@ -183,6 +187,7 @@ async def answer(
             created_at=request.state.received_at,
             prediction=order.prediction,
             grammar=order.grammar,
+            deadline_at=deadline_at,
             service_tier=asked.service_tier,
             traceparent=facts.traceparent,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 
-from workers.backend import Overloaded, WorkerError
+from workers.backend import DeadlineExceeded, Draining, Overloaded, WorkerError
 
 if TYPE_CHECKING:
     from controlplane.budgets.desk import Refusal
@@ -71,6 +71,18 @@ def from_exception(error: Exception) -> ApiError:
             headers = {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}
             message = f"The server is overloaded: {error.message}; try again later."
             return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", headers=headers)
+        case DeadlineExceeded():
+            message = (
+                "The answer was not complete in time; ask for fewer tokens, or allow more time with x-kadence-timeout, "
+                "up to the server's request_timeout_s."
+            )
+            # Again it would take as long: the client, not its library, knows whether to ask for less.
+            headers = {"x-should-retry": "false"}
+            return ApiError(408, message, type="timeout_error", code="deadline_exceeded", headers=headers)
+        case Draining():
+            error_object = unavailable("The server is stopping and takes nothing more in; try another one, or later.")
+            error_object.headers["retry-after"] = "5"
+            return error_object
         case WorkerError():
             return unavailable(_sentence(str(error) or "the worker failed; try again"))
         case _:

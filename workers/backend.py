@@ -31,6 +31,14 @@ class Overloaded(Exception):
         self.message = message
 
 
+class DeadlineExceeded(Exception):
+    """The request's time was up before its answer was complete."""
+
+
+class Draining(Exception):
+    """The server takes nothing more in: it stops, or another one takes over."""
+
+
 class WorkerError(Exception):
     """The worker failed or went away; the message may be shown to the client."""
 
@@ -66,6 +74,7 @@ class Backend(Protocol):
     admin_key: None, with no admin key on record, leaves the admin routes open to loopback clients only.
     keys_demanded: whether inference wants a key also of loopback clients; None: once a key is on record.
     endpoints: replicas of the endpoint, each of which has its part of a key's limits.
+    request_timeout_s: that an answer may take.
     """
 
     model_id: str
@@ -76,6 +85,7 @@ class Backend(Protocol):
     admin_key: str | None
     keys_demanded: bool | None
     endpoints: int
+    request_timeout_s: float
 
     def keys(self) -> KeyRing:
         """The API keys, as known last; must not block."""
@@ -105,7 +115,7 @@ class Backend(Protocol):
     def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         """An async generator of the request's chunks, one a step; the last one carries finish_reason and record.
 
-        Raises Overloaded or WorkerError, before the first chunk wherever it can.
+        Raises Overloaded, Draining or WorkerError, before the first chunk wherever it can.
         """
         ...
 
@@ -115,7 +125,10 @@ class Backend(Protocol):
 
     async def snapshots(self) -> list[MetricsSnapshot]: ...
     async def journal_counts(self) -> JournalCounts: ...
-    async def ready(self) -> bool: ...
+    async def ready(self) -> bool:
+        """Whether requests can be served. Raises Draining where no more are taken in."""
+        ...
+
     async def plan(self) -> Plan: ...
     async def set_kill_switch(self, mode: KillSwitch, reason: str, by: str) -> None: ...
 

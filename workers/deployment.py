@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from transformers import AutoConfig, AutoTokenizer
 
 from controlplane.decision.plan import Plan
@@ -21,11 +22,13 @@ from controlplane.settings import Settings
 from controlplane.store.api_keys import read_ring
 from controlplane.store.engine import open_database
 from controlplane.telemetry import Report
+from workers.admission import Admission
 from workers.api import create_app
-from workers.backend import Overloaded
+from workers.backend import Draining, Overloaded
 from workers.build import build_engine, choose_device
 from workers.canary import Canary
 from workers.controller_actor import send_reports
+from workers.deadlines import QUEUE_WAIT, Deadlines, TimeLimits
 from workers.engine_loop import EngineLoop
 from workers.holdout import role_here, router_options
 from workers.logs import configure_logs
@@ -38,8 +41,10 @@ from workers.request_ends import RequestEnds
 from workers.sequence import Chunk, EngineRequest
 from workers.worker_totals import MetricsSnapshot, WorkerTotals
 
-RETRY_AFTER_S = 1.0
-DRAIN_S = 60.0
+LINGER_S = 10.0
+"""That a replica is given to stop beyond the longest answer."""
+HUNG_STEPS = 5
+"""Times `stall_timeout_s` after which a step counts as hung, and Serve replaces the worker."""
 ENDPOINTS = 1
 """Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
 
@@ -53,7 +58,11 @@ class Worker:
         name, settings = role_here(settings, policy)
         engine, _ = build_engine(settings, policy, worker=f"{name}{uuid.uuid4().hex[:8]}")
         self._plan_client = engine.plan_client
-        self._limit = settings.admission_limit
+        engine.deadlines = Deadlines(TimeLimits(settings.queue_wait_s, settings.stall_timeout_s))
+        self._overdue = engine.overdue
+        self._slots = settings.max_sequences
+        self._admission = Admission(settings.admission_limit)
+        self._is_draining = False
         self._totals = WorkerTotals()
         self._snapshot: MetricsSnapshot | None = None
         self._streams: dict[str, asyncio.Queue[Chunk | Exception]] = {}
@@ -71,14 +80,20 @@ class Worker:
             settings.tick_s,
             idle_work=None if profile is None else profile.advance,
             canary=Canary(engine, settings.canary_share),
+            step_limit_s=HUNG_STEPS * settings.stall_timeout_s,
         )
         self._engine_loop.start()
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        """The request's chunks, one a step; ends with the one that carries finish_reason. Raises Overloaded."""
-        if len(self._streams) >= self._limit:
-            raise Overloaded(RETRY_AFTER_S)
-        stream: asyncio.Queue[Chunk] = asyncio.Queue()
+        """The request's chunks, one a step; ends with the one that carries finish_reason. Raises Overloaded, also for
+        one that was taken in and has to make room before it has begun; raises Draining.
+        """
+        if self._is_draining:
+            raise Draining
+        displaced = self._admission.admit(request)
+        if displaced is not None:
+            self._streams[displaced.request_id].put_nowait(Overloaded(self._admission.retry_after_s()))
+        stream: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
         self._streams[request.request_id] = stream
         finished = False
         try:
@@ -86,9 +101,15 @@ class Worker:
             self._engine_loop.submit(request)
             while not finished:
                 chunk = await stream.get()
+                if isinstance(chunk, Exception):
+                    raise chunk
                 finished = chunk.finish_reason is not None
+                if chunk.error == QUEUE_WAIT:
+                    raise Overloaded(self._admission.retry_after_s(), "the request waited too long for its turn")
+                self._admission.begin(request.request_id)
                 yield chunk
         finally:
+            self._admission.end(request.request_id)
             del self._streams[request.request_id]
             if not finished:
                 self._engine_loop.cancel(request.request_id)
@@ -96,6 +117,21 @@ class Worker:
     async def snapshot(self) -> MetricsSnapshot | None:
         """Totals up to the last closed window; None before the first."""
         return self._snapshot
+
+    async def drain(self) -> int:
+        """Take nothing more in; the number of requests that are still open."""
+        self._is_draining = True
+        return len(self._admission)
+
+    async def end_all(self, error: str) -> None:
+        """End what is open with an error."""
+        self._engine_loop.end_all(error)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What workers/autoscaling.py decides by."""
+        shown = self._snapshot
+        kv_share = shown.kv_used / shown.kv_total if shown is not None and shown.kv_total else 0.0
+        return {"requests": float(len(self._admission)), "slots": float(self._slots), "kv_share": kv_share}
 
     async def accept_plan(self, plan: Plan) -> None:
         self._plan_client.accept(plan)
@@ -113,7 +149,16 @@ class Worker:
                 self._energy.stop()
 
     def _on_chunk(self, chunk: Chunk) -> None:
-        self._event_loop.call_soon_threadsafe(self._deliver, chunk)
+        # One wake-up for all chunks of a step: the flag may be late by one, which costs a wake-up and loses nothing.
+        self._outbox.append(chunk)
+        if not self._is_delivering:
+            self._is_delivering = True
+            self._event_loop.call_soon_threadsafe(self._deliver_all)
+
+    def _deliver_all(self) -> None:
+        self._is_delivering = False
+        while self._outbox:
+            self._deliver(self._outbox.popleft())
 
     def _deliver(self, chunk: Chunk) -> None:
         stream = self._streams.get(chunk.request_id)
@@ -128,6 +173,8 @@ class Worker:
             plans_refused=self._plan_client.refused,
             plan_k_clamped=self._plan_client.clamped,
             reports_lost=self._reporter.lost,
+            requests_cut={**self._overdue, **self._admission.refused},
+            is_draining=self._is_draining,
             energy_windows_dropped={} if self._energy is None else self._energy.dropped,
         )
 
@@ -151,6 +198,22 @@ def keys_at_start(settings: Settings) -> KeyRing:
         engine.dispose()
 
 
+def scaling_options(settings: Settings) -> dict[str, Any]:
+    """Options of the Worker deployment: as many replicas as set, or as workers/autoscaling.py says."""
+    if not settings.max_replicas:
+        return {"num_replicas": settings.replicas}
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=settings.min_replicas,
+            max_replicas=settings.max_replicas,
+            initial_replicas=settings.replicas,
+            metrics_interval_s=2.0,
+            look_back_period_s=6.0,
+            policy=AutoscalingPolicy(policy_function="workers.autoscaling:decide"),
+        )
+    }
+
+
 def build_app(settings: Settings, policy_text: str) -> Any:
     """The Serve application: Endpoint in front of `settings.replicas` Workers."""
     limit = settings.admission_limit
@@ -165,10 +228,11 @@ def build_app(settings: Settings, policy_text: str) -> Any:
     gpus = 1 if choose_device(settings.device).type == "cuda" else 0
     worker = serve.deployment(
         name="Worker",
-        num_replicas=settings.replicas,
+        **scaling_options(settings),
         # The worker refuses overload itself, with an answer a client understands; Ray must not queue before it.
         max_ongoing_requests=2 * limit + 16,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        # No answer takes longer, so that a replica that is replaced ends all of its own.
+        graceful_shutdown_timeout_s=settings.request_timeout_s + LINGER_S,
         health_check_period_s=5,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus, "runtime_env": {"env_vars": environment}},
         **router_options(settings, parse_policy(policy_text, source=str(settings.policy))),
@@ -198,8 +262,9 @@ def build_app(settings: Settings, policy_text: str) -> Any:
     endpoint = serve.deployment(
         name="Endpoint",
         num_replicas=ENDPOINTS,
-        max_ongoing_requests=4 * limit * settings.replicas + 64,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        max_ongoing_requests=4 * limit * max(settings.replicas, settings.max_replicas) + 64,
+        # No answer takes longer, so that a replica that is replaced ends all of its own.
+        graceful_shutdown_timeout_s=settings.request_timeout_s + LINGER_S,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress(build_endpoint)(Endpoint))
     return endpoint.bind(worker.bind(settings, policy_text))

@@ -15,8 +15,8 @@ from workers.commit import Committed, commit
 from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
-from workers.grammar import Grammars
 from workers.fair_queue import cost_of
+from workers.grammar import Grammars
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.logprobs import prompt_logprobs
 from workers.meter import Gauges, Meter

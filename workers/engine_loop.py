@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -40,6 +41,11 @@ class _Compiled:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _EndAll:
+    error: str
+
+
 class EngineLoop:
     """Steps the engine while there is work, and closes a window every `tick_s`, busy or idle.
 
@@ -47,7 +53,7 @@ class EngineLoop:
     any thread. idle_work: called again and again, on the engine's thread, once there was no request for QUIET_S, until
     it answers False; a request that arrives waits for the call that runs. canary: checks finished text, a piece between
     two steps; where text is not the target's, this worker stops drafting at once and reports without waiting for its
-    tick. None: nothing is checked.
+    tick. None: nothing is checked. step_limit_s: a step that takes longer has hung, and the loop is not healthy.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class EngineLoop:
         tick_s: float = 1.0,
         idle_work: Callable[[], bool] | None = None,
         canary: Canary | None = None,
+        step_limit_s: float = math.inf,
     ) -> None:
         self._engine = engine
         self._canary = canary
@@ -69,9 +76,11 @@ class EngineLoop:
         self._idle_work = idle_work
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._compiling: set[str] = set()
-        self._inbox: queue.SimpleQueue[EngineRequest | _Compiled | _Cancel | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[EngineRequest | _Compiled | _Cancel | _EndAll | None] = queue.SimpleQueue()
         self._records: list[RequestRecord] = []
         self._failed_steps = 0
+        self._step_limit_s = step_limit_s
+        self._stepping_since = math.inf
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kadence-engine", daemon=True)
 
@@ -86,8 +95,9 @@ class EngineLoop:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the thread runs and its steps do not all fail."""
-        return self._thread.is_alive() and self._failed_steps < FAILED_STEPS_MOST
+        """Whether the thread runs, and its steps neither all fail nor hang."""
+        is_stuck = time.monotonic() - self._stepping_since > self._step_limit_s
+        return self._thread.is_alive() and self._failed_steps < FAILED_STEPS_MOST and not is_stuck
 
     def submit(self, request: EngineRequest) -> None:
         if request.grammar is None or self._engine.grammars.has(request.grammar):
@@ -126,6 +136,10 @@ class EngineLoop:
         while self._compiling:
             self._emit(Chunk(self._compiling.pop(), (), "", finish_reason="error", error=error))
 
+    def end_all(self, error: str) -> None:
+        """End all requests with an error, within a step; those that come later are served."""
+        self._inbox.put(_EndAll(error))
+
     def _run(self) -> None:
         next_close = time.monotonic() + self._tick_s
         quiet_at = time.monotonic() + QUIET_S
@@ -154,6 +168,7 @@ class EngineLoop:
             self._take_check(self._canary.make_room())
         for chunk in self._engine.end_overdue():
             self._emit(chunk)
+        self._stepping_since = time.monotonic()
         try:
             chunks = self._engine.step()
             self._failed_steps = 0
@@ -162,6 +177,7 @@ class EngineLoop:
             # Whatever went wrong, the requests of this engine end with an error and the next ones find it empty.
             log.exception("engine step failed")
             chunks = self._engine.fail_all("the worker failed on this step; its requests were ended")
+        self._stepping_since = math.inf
         for chunk in chunks:
             self._emit(chunk)
 
@@ -184,7 +200,7 @@ class EngineLoop:
         except queue.Empty:
             pass
 
-    def _take(self, item: EngineRequest | _Compiled | _Cancel | None) -> None:
+    def _take(self, item: EngineRequest | _Compiled | _Cancel | _EndAll | None) -> None:
         if isinstance(item, EngineRequest):
             try:
                 self._engine.submit(item)
@@ -206,6 +222,10 @@ class EngineLoop:
             chunk = self._engine.cancel(item.request_id)
             if chunk is not None:
                 self._emit(chunk)
+        elif isinstance(item, _EndAll):
+            for chunk in self._engine.fail_all(item.error):
+                self._emit(chunk)
+            self._drop_compiling(item.error)
 
     def _emit(self, chunk: Chunk) -> None:
         if chunk.record is not None:

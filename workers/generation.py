@@ -13,8 +13,12 @@ from typing import Literal, NamedTuple
 from controlplane.telemetry import FinishReason, RequestRecord
 from workers.api_calls import Call
 from workers.api_choice import ChoiceReader, Piece
-from workers.backend import Backend, Overloaded, WorkerError
+from workers.backend import Backend, DeadlineExceeded, Overloaded, WorkerError
+from workers.deadlines import DEADLINE, STALLED
 from workers.sequence import Chunk, EngineRequest
+
+GRACE_S = 2.0
+"""Past its deadline the worker ends a request; one that does not answer at all is given up so much later."""
 
 ShownReason = FinishReason | Literal["tool_calls"]
 
@@ -69,6 +73,10 @@ class Outcome:
         """What it adds to what may be shown. Raises WorkerError for the chunk of a request that failed."""
         if chunk.error is not None or chunk.finish_reason in ("error", "cancelled"):
             _log.warning("request %s failed: %s", chunk.request_id, chunk.error or chunk.finish_reason)
+            if chunk.error == DEADLINE:
+                raise DeadlineExceeded
+            if chunk.error == STALLED:
+                raise WorkerError("The worker got no further with this request and ended it; try again.")
             raise WorkerError("The worker failed while it generated; try again.")
         self.count(chunk)
         piece = self.reader.read(chunk)
@@ -149,7 +157,13 @@ class Generation:
 
     async def _take(self) -> list[Arrival]:
         """Wait for one chunk and take all that are there."""
-        waiting = [await self._queue.get()]
+        deadline_at = self._requests[0].deadline_at
+        left_s = None if deadline_at is None else max(deadline_at + GRACE_S - time.time(), 0.0)
+        try:
+            async with asyncio.timeout(left_s):
+                waiting = [await self._queue.get()]
+        except TimeoutError:
+            raise DeadlineExceeded from None
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         arrived = []

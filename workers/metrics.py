@@ -67,6 +67,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "canary_seconds": ("Seconds spent on checks.", _COHORT_DRAFTER),
     "plans_refused": ("Plans that a worker did not obey, by reason.", ("reason",)),
     "plan_k_clamped": ("Entries of plans that were no possible K, and were brought into range.", ()),
+    "requests_cut": ("Requests refused by a worker, or ended before their answer was complete, by reason.", ("reason",)),
     "reports_lost": ("Windows that workers dropped because no controller took them.", ()),
 }  # fmt: skip
 _HISTOGRAMS = {
@@ -284,6 +285,8 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
         yield Series("canary_near_tie", model, labels), totals.near_ties
         yield Series("canary_seconds", model, labels), totals.seconds
     yield Series("reports_lost", model, ()), snapshot.reports_lost
+    for reason, count in snapshot.requests_cut.items():
+        yield Series("requests_cut", model, (reason,)), count
 
 
 def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) -> Iterator[tuple[Series, float]]:

@@ -24,7 +24,7 @@ from controlplane.policy_control import PolicyStatus
 from controlplane.rollout import RolloutError, StageOrder
 from controlplane.settings import Settings
 from controlplane.store.policies import PolicyEntry
-from workers.backend import JournalCounts, Overloaded, WorkerError
+from workers.backend import Draining, JournalCounts, Overloaded, WorkerError
 from workers.budget_gate import BudgetGate
 from workers.controller_actor import ANSWER_WITHIN_S, ControllerState, find_controller
 from workers.logs import said_by
@@ -64,6 +64,7 @@ class RayBackend:
         self.admin_key = admin_key
         self.keys_demanded = settings.keys_demanded
         self.endpoints = endpoints
+        self.request_timeout_s = settings.request_timeout_s
         self._keys = keys or KeyRing()
         self._has_asked = asyncio.Event()
         self._workers = workers
@@ -97,10 +98,10 @@ class RayBackend:
         try:
             async for chunk in response:
                 yield chunk
-        except Overloaded:
+        except (Overloaded, Draining):
             raise
         except RayTaskError as error:
-            if isinstance(error.cause, Overloaded):
+            if isinstance(error.cause, Overloaded | Draining):
                 raise error.cause from None
             log.error("worker call failed", request_id=request.request_id, reason=said_by(error.cause))
             raise WorkerError("the worker failed while serving this request; try again") from error
@@ -144,7 +145,10 @@ class RayBackend:
         return replace(self._counts, silence_s=silence_s)
 
     async def ready(self) -> bool:
-        return bool(await self.snapshots())
+        snapshots = await self.snapshots()
+        if snapshots and all(snapshot.is_draining for snapshot in snapshots):
+            raise Draining
+        return bool(snapshots)
 
     async def plan(self) -> Plan:
         with contextlib.suppress(WorkerError):

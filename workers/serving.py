@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -28,6 +29,8 @@ from controlplane.store.price_book import save_prices
 from workers.otel import check_otel
 
 SUPERVISE_S = 2.0
+DRAIN_LOOK_S = 0.5
+ANSWER_S = 5.0
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 console = Console(stderr=True, highlight=False)
 
@@ -65,9 +68,11 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         hint = f"ready in {took:.0f} s; try: kadence load --url {settings.url}   (Ctrl-C stops everything)"
         console.print(hint, soft_wrap=True)
         while not stop.wait(SUPERVISE_S):
-            endpoint()
+            endpoint.revive()
             if dashboard is not None:
                 dashboard.supervise()
+        limit_s = settings.drain_s if stop.number == signal.SIGINT else settings.request_timeout_s
+        endpoint.drain(limit_s)
         console.print("stopping ...")
 
 
@@ -111,13 +116,20 @@ def check_port(host: str, port: int) -> None:
         )
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
+class _Stop(threading.Event):
+    """Set by a signal, whose number it keeps."""
+
+    number = 0
+
+
+def _stop_on_signals() -> _Stop:
+    stop = _Stop()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             # The second Ctrl-C: the user does not want to wait for the drain.
             os._exit(130)
+        stop.number = number
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -126,8 +138,8 @@ def _stop_on_signals() -> threading.Event:
 
 
 @contextlib.contextmanager
-def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], object]]:
-    """Ray, the controller, and the Serve application; yields a function that revives a controller that is gone."""
+def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
+    """Ray, the controller, and the Serve application."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from ray import serve
@@ -157,6 +169,10 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
         with contextlib.suppress(RayError, ValueError):
             start_controller(settings, policy_text, is_revival=True)
 
+    def tell_workers(method: str, *arguments: Any) -> list[Any]:
+        handle = serve.get_deployment_handle("Worker", "kadence")
+        return list(handle.broadcast(method, *arguments).results(timeout_s=ANSWER_S, return_exceptions=True))
+
     try:
         start_controller(settings, policy_text)
         http = HTTPOptions(host=settings.host, port=settings.port)
@@ -165,7 +181,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
             serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
         except RuntimeError as error:
             raise ServingError(_cause(str(error), serve.status())) from error
-        yield revive
+        yield _Endpoint(revive, lambda limit_s: drain(tell_workers, limit_s))
     finally:
         # Ray reports its own orderly ends as errors of a task; nobody should read them as ours.
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -173,6 +189,43 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[Callable[[], obj
                 serve.shutdown()
             stop_controller()
             ray.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """revive: a controller that is gone. drain: let requests end, within so many seconds."""
+
+    revive: Callable[[], object]
+    drain: Callable[[float], object]
+
+
+def drain(tell_workers: Callable[..., list[Any]], limit_s: float) -> bool:
+    """Have the workers take nothing more in and wait until none has a request left; whether that was so in time.
+
+    Past `limit_s` seconds what is left is ended with an error, so that a stream ends as one that failed and not as one
+    that was cut off. tell_workers: calls a method of every worker, and returns what they answered.
+    """
+    ends_at = time.monotonic() + limit_s
+    is_told = False
+    while True:
+        try:
+            answers = tell_workers("drain")
+        except Exception:  # no worker is there any more, or none answers: there is nothing to wait for
+            return False
+        left = sum(answer for answer in answers if isinstance(answer, int))
+        if not left:
+            return True
+        if time.monotonic() >= ends_at:
+            break
+        if not is_told:
+            is_told = True
+            console.print(f"waiting up to {limit_s:.0f} s for {left} request(s) to end (again to stop at once) ...")
+        time.sleep(min(DRAIN_LOOK_S, max(ends_at - time.monotonic(), 0.0)))
+    console.print(f"ending {left} request(s) that are not done")
+    with contextlib.suppress(Exception):
+        tell_workers("end_all", "the server is shutting down")
+        time.sleep(DRAIN_LOOK_S)  # for the error to reach the clients
+    return False
 
 
 def _cause(error: str, status: Any) -> str:

@@ -72,7 +72,8 @@ class MetricsSnapshot:
     the start. kv_used, kv_total: tokens. plan_age_s: seconds since the plan was issued. drafter: name@version.
     plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
     answered; energy_windows_dropped: windows that an energy meter had no answer for, by reason; canary: by cohort and
-    drafter; all since the start.
+    drafter; all since the start. requests_cut: requests that were refused or ended before their answer was complete, by
+    reason, since the start. is_draining: it takes no more requests in.
     """
 
     worker: str
@@ -92,6 +93,8 @@ class MetricsSnapshot:
     plans_refused: Mapping[str, int] = field(default_factory=dict)
     plan_k_clamped: int = 0
     reports_lost: int = 0
+    requests_cut: Mapping[str, int] = field(default_factory=dict)
+    is_draining: bool = False
     energy_windows_dropped: Mapping[str, int] = field(default_factory=dict)
     canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
     device: str = ""

@@ -34,6 +34,9 @@ class ScriptedEngine:
             raise refusal
         self.requests.append(request.request_id)
 
+    def end_overdue(self) -> list[Chunk]:
+        return []
+
     def step(self) -> list[Chunk]:
         if self.failing:
             self.failing -= 1

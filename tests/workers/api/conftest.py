@@ -101,6 +101,7 @@ class ScriptedBackend:
     ring: KeyRing = field(default_factory=KeyRing)
     keys_demanded: bool | None = None
     endpoints: int = 1
+    request_timeout_s: float = 600.0
     has_chat_template: bool = True
     is_ready: bool = True
     controller_is_gone: bool = False

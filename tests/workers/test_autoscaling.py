@@ -1,0 +1,103 @@
+"""How many workers: by what they run and hold, not at once, and never beyond the bounds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.autoscaling import DOWN_AFTER_S, UP_AFTER_S, Wish, WorkerLoad, after_delay, decide, replica_count
+
+
+def loads(*requests: float, kv: float = 0.1) -> list[WorkerLoad]:
+    return [WorkerLoad(n, 8, kv) for n in requests]
+
+
+@pytest.mark.parametrize(
+    ("running", "queued", "wanted"),
+    [
+        (loads(6), 0, 1),
+        (loads(7), 0, 2),
+        (loads(30), 0, 5),
+        (loads(6), 4, 2),
+        (loads(5, 6), 0, 2),
+        (loads(4, 4, 4), 0, 3),  # two would do at 0.75: too near to the point where a third is wanted again
+        (loads(3, 3, 3), 0, 2),
+        (loads(0, 0, 0), 0, 1),
+        (loads(100), 0, 6),
+        ([], 0, 1),
+    ],
+)
+def test_workers_follow_their_requests_within_the_bounds(running, queued, wanted) -> None:
+    assert replica_count(running, queued, 1, 6) == wanted
+
+
+def test_kv_that_is_nearly_full_wants_another_worker_however_few_requests_there_are() -> None:
+    assert replica_count(loads(2, 2, kv=0.9), 0, 1, 6) == 3
+
+
+def test_nobody_is_needed_for_nothing_where_that_is_allowed() -> None:
+    assert [replica_count(loads(0, kv=0.0), 0, 0, 4), replica_count([], 0, 0, 4), replica_count([], 3, 0, 4)] == [
+        0,
+        0,
+        1,
+    ]
+
+
+def test_more_are_started_after_a_while_and_fewer_after_a_long_one() -> None:
+    assert after_delay(3, 2, None, 100.0) == (2, Wish(3, 100.0))
+    assert after_delay(4, 2, Wish(3, 100.0), 100.0 + UP_AFTER_S) == (4, None)
+    assert after_delay(1, 2, Wish(1, 100.0), 100.0 + UP_AFTER_S) == (2, Wish(1, 100.0))
+    assert after_delay(1, 2, Wish(1, 100.0), 100.0 + DOWN_AFTER_S) == (1, None)
+
+
+def test_a_wish_in_the_other_direction_starts_anew() -> None:
+    assert after_delay(1, 2, Wish(3, 0.0), 1000.0) == (2, Wish(1, 1000.0))
+
+
+def context(now: float, state: Any, requests: dict[str, float], replicas: int = 1, queued: float = 0.0) -> Any:
+    """As Serve gives it."""
+    return SimpleNamespace(
+        aggregated_metrics={
+            "requests": requests,
+            "slots": dict.fromkeys(requests, 8.0),
+            "kv_share": dict.fromkeys(requests, 0.1),
+        },
+        current_num_replicas=replicas,
+        target_num_replicas=replicas,
+        total_queued_requests=queued,
+        capacity_adjusted_min_replicas=0,
+        capacity_adjusted_max_replicas=4,
+        policy_state=state,
+        current_time=now,
+    )
+
+
+def test_serves_hook_carries_a_wish_out_once_it_has_held() -> None:
+    first, state = decide(context(0.0, {}, {"r": 20.0}))
+    later, _ = decide(context(UP_AFTER_S, state, {"r": 20.0}))
+    assert (first, later) == (1, 4)
+
+
+def test_serves_hook_waits_until_every_worker_has_said_something() -> None:
+    assert decide(context(1e6, {}, {"r": 0.0}, replicas=3)) == (3, {})
+
+
+def test_serves_hook_starts_from_nothing_at_once() -> None:
+    assert decide(context(0.0, {}, {}, replicas=0, queued=1.0)) == (1, {})
+
+
+def test_serve_accepts_the_hook_and_takes_it_to_its_controller() -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
+        from controlplane.settings import load_settings
+        from workers.deployment import scaling_options
+
+        fixed = scaling_options(load_settings(replicas=2))
+        options = scaling_options(load_settings(replicas=2, max_replicas=4))
+    policy = options["autoscaling_config"].policy.get_policy()
+    assert fixed == {"num_replicas": 2}
+    assert policy(context(0.0, {}, {}, replicas=0, queued=1.0)) == (1, {})
