@@ -17,7 +17,7 @@ from dashboard.speculation_tables import even_table, left_amount, waste_table
 def show_break_even(ledger: Ledger, found: Speculation, cohorts: list[str]) -> None:
     """From which acceptance speculation pays, where it stands, and what another rung would save."""
     with st.container(border=True):
-        st.subheader("Where speculation pays", anchor=False)
+        st.header("Where speculation pays", anchor=False)
         if found.evidence is None:
             st.caption(NO_EVIDENCE)
             return
@@ -79,7 +79,7 @@ def show_break_even(ledger: Ledger, found: Speculation, cohorts: list[str]) -> N
 def show_retraining(found: Speculation, cohort: str | None) -> None:
     """Cohorts whose drafter wants retraining, each with the reason."""
     with st.container(border=True):
-        st.subheader("Which drafter wants retraining", anchor=False)
+        st.header("Which drafter wants retraining", anchor=False)
         if found.evidence is None or found.even is None:
             st.caption("Not known without windows and step times.")
             return
@@ -100,7 +100,7 @@ def show_waste(ledger: Ledger, found: Speculation, cohorts: list[str]) -> None:
     """Rejected draft tokens and what went into them, as the ledger has it."""
     total = found.report.total
     with st.container(border=True):
-        st.subheader("Wasted speculation", anchor=False)
+        st.header("Wasted speculation", anchor=False)
         st.caption(
             "Draft tokens that were verified and not kept, and the part of machine time, cost and energy that was spent"
             f" on their positions: {fmt.count(total.draft_tokens - total.accepted_tokens)} tokens in the range."

@@ -89,7 +89,7 @@ def show_bill(ledger: Ledger, bill: Bill) -> None:
     """Every row under every basis, then rest, idle and total."""
     frame = bases_frame(bill.reports, bill.main, bill.by)
     with st.container(border=True):
-        st.subheader(f"Bill by {bill.by}", anchor=False)
+        st.header(f"Bill by {bill.by}", anchor=False)
         if bill.note:
             st.caption(bill.note)
         st.caption(
@@ -118,7 +118,7 @@ def show_where_it_goes(bill: Bill) -> None:
     """Cost by row, cut into what it was spent on; over time for hours and days."""
     report = bill.report
     with st.container(border=True):
-        st.subheader("What it was spent on", anchor=False)
+        st.header("What it was spent on", anchor=False)
         if all(row.cost_nano is None for row in report.rows):
             _say_unpriced()
             return
@@ -139,7 +139,7 @@ def show_where_it_goes(bill: Bill) -> None:
 def show_bases(bill: Bill) -> None:
     """Cost per million under every basis, side by side."""
     with st.container(border=True):
-        st.subheader("Price bases side by side", anchor=False)
+        st.header("Price bases side by side", anchor=False)
         if all(row.cost_nano is None for report in bill.reports.values() for row in report.rows):
             _say_unpriced()
             return
@@ -156,7 +156,7 @@ def show_quadrant(bill: Bill) -> None:
         return
     found = placed(bill.allocated)
     with st.container(border=True):
-        st.subheader("Allocation against usage", anchor=False)
+        st.header("Allocation against usage", anchor=False)
         if not found:
             st.caption("Nothing to compare: no row has both a cost and tokens in this range.")
             return
@@ -184,7 +184,7 @@ def show_quadrant(bill: Bill) -> None:
 def show_budgets(bill: Bill) -> None:
     """What is spent so far, what is expected until the reset, and the limit; then all budgets."""
     with st.container(border=True):
-        st.subheader("Forecast against budget", anchor=False)
+        st.header("Forecast against budget", anchor=False)
         if not bill.budgets:
             what = "The policy in force has no budget" if bill.has_policy else "No policy is on record"
             st.caption(f"{what}. Give a cohort or a tenant one in the policy, under `budget:`, and apply it.")
@@ -213,7 +213,7 @@ def show_budgets(bill: Bill) -> None:
 def show_exports(ledger: Ledger, bill: Bill) -> None:
     """The files of `kadence cost export`; each is made when its button is pressed."""
     with st.container(border=True):
-        st.subheader("Exports", anchor=False)
+        st.header("Exports", anchor=False)
         span = hours_of(ledger.range)
         if span is None:
             st.caption("An export is of whole hours, and this range has none: choose a longer one.")

@@ -36,7 +36,7 @@ def show_power(found: EnergyReading) -> None:
     machines = charts.largest(found.power)
     every = fmt.duration(found.power_s)
     with st.container(border=True):
-        st.subheader("Power over time", anchor=False)
+        st.header("Power over time", anchor=False)
         says = (
             f"Mean power of each kind of machine, every {every}: measured energy over machine time. A kind of which "
             "a part went unmeasured reads low."
@@ -61,7 +61,7 @@ def show_batching(ledger: Ledger, found: EnergyReading) -> None:
     """Joules by token, how full the batch was and what speculation did: over time, then against each other."""
     frame = charts.batch_frame(found.batch, found.batch_s)
     with st.container(border=True):
-        st.subheader("Batching against speculation", anchor=False)
+        st.header("Batching against speculation", anchor=False)
         where = "" if found.batch_range.start <= ledger.range.start else " The newest three hours of the range."
         st.caption(
             "Joules per emitted token fall when a batch is fuller and when steps emit more; the three lines tell which "
@@ -95,7 +95,7 @@ def show_batching(ledger: Ledger, found: EnergyReading) -> None:
 def show_cohorts(found: EnergyReading) -> None:
     frame = charts.cohort_frame(found.report)
     with st.container(border=True):
-        st.subheader("Energy by cohort", anchor=False)
+        st.header("Energy by cohort", anchor=False)
         st.caption(
             "Cohorts, what the filters leave out, and idle add up to the total. Drafts not kept are in a cohort's."
         )
@@ -113,7 +113,7 @@ def show_cohorts(found: EnergyReading) -> None:
 
 def show_carbon(ledger: Ledger, found: EnergyReading) -> None:
     with st.container(border=True):
-        st.subheader("What the carbon figure rests on", anchor=False)
+        st.header("What the carbon figure rests on", anchor=False)
         if found.carbon is None:
             st.text(figures.carbon_missing(ledger.settings.carbon_zone, found.carbon_problem))
             return

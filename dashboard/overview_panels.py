@@ -16,7 +16,7 @@ def show_k(found: Overview) -> None:
     """K by cohort over time, and beside each cohort's K the reason for it."""
     marks = len(charts.decision_frame(found.changes, found.shown))
     with st.container(border=True):
-        st.subheader("K over time", anchor=False)
+        st.header("K over time", anchor=False)
         st.caption("K as planned, by cohort. A diamond is a decision: point at it for the reason.")
         st.altair_chart(
             charts.k_chart(found.series, found.changes, found.bucket_s, found.colours, found.shown),
@@ -31,7 +31,7 @@ def show_why(ledger: Ledger, found: Overview) -> None:
     """K now and the decision that made it so, a line a cohort."""
     frame = why_frame(found.plan, found.changes, found.shown, ledger.zone)
     with st.container(border=True):
-        st.subheader("Why K is what it is", anchor=False)
+        st.header("Why K is what it is", anchor=False)
         st.dataframe(
             frame,
             hide_index=True,
@@ -45,7 +45,7 @@ def show_unit_cost(found: Overview) -> None:
     report = found.report
     idle = "not included" if report.idle_rule == "none" else f"spread ({report.idle_rule})"
     with st.container(border=True):
-        st.subheader("Cost per million tokens", anchor=False)
+        st.header("Cost per million tokens", anchor=False)
         if all(row.cost_nano is None for row in report.rows):
             st.caption("Unpriced: the price sheet has no price for the machine. Add one to it and these bars appear.")
             return
@@ -60,7 +60,7 @@ def show_bill(ledger: Ledger, found: Overview) -> None:
     """The bill by cohort; the rows and idle add up to the total."""
     frame = bill_frame(found.report, ledger.cohort)
     with st.container(border=True):
-        st.subheader("Bill by cohort", anchor=False)
+        st.header("Bill by cohort", anchor=False)
         st.caption("Cohorts and idle add up to the total. The same rows in a terminal:")
         st.code(ledger.command(), language=None)
         st.dataframe(
@@ -76,7 +76,7 @@ def show_bill(ledger: Ledger, found: Overview) -> None:
 
 def show_speed(found: Overview) -> None:
     with st.container(border=True):
-        st.subheader("Tokens per second", anchor=False)
+        st.header("Tokens per second", anchor=False)
         st.altair_chart(
             charts.series_chart(
                 found.series, "tokens_per_s", "tokens per second", found.bucket_s, found.colours, found.shown

@@ -55,7 +55,7 @@ def show_in_force(ledger: Ledger, found: PolicyReading) -> None:
         return
     row, plan = found.applied[0], found.plan
     with st.container(border=True):
-        st.subheader("Effective policy", anchor=False)
+        st.header("Effective policy", anchor=False)
         st.text(f"Revision {row.revision}, by {row.applied_by}: {row.why or '-'}")
         if plan is not None and plan.policy_revision not in ("", row.revision):
             st.text(
@@ -74,7 +74,7 @@ def show_in_force(ledger: Ledger, found: PolicyReading) -> None:
     budgets = tables.budget_table(found.policy)
     if len(budgets):
         with st.container(border=True):
-            st.subheader("Budgets", anchor=False)
+            st.header("Budgets", anchor=False)
             st.dataframe(budgets, hide_index=True, alt="Budgets of the policy")
             st.page_link("pages/cost.py", label="What is spent of them", icon=":material/payments:")
     with st.expander("Every field, and where its value comes from"):
@@ -89,7 +89,7 @@ def show_in_force(ledger: Ledger, found: PolicyReading) -> None:
 
 def show_revisions(ledger: Ledger, found: PolicyReading) -> None:
     with st.container(border=True):
-        st.subheader("Revisions", anchor=False)
+        st.header("Revisions", anchor=False)
         if not found.history:
             st.caption("No policy was put in force on this ledger yet: `kadence up` does it.")
             return
@@ -104,7 +104,7 @@ def _show_diff(found: PolicyReading) -> None:
     texts = found.texts
     names = list(texts)
     with st.container(border=True):
-        st.subheader("What changed", anchor=False)
+        st.header("What changed", anchor=False)
         if len(names) < 2:
             st.caption("One revision is on record: there is nothing to compare it with.")
             return
@@ -126,7 +126,7 @@ def _show_diff(found: PolicyReading) -> None:
 def show_trial(ledger: Ledger, found: PolicyReading) -> None:
     """A text area and two buttons; what came of a click stays until the next."""
     with st.container(border=True):
-        st.subheader("Check and plan a policy", anchor=False)
+        st.header("Check and plan a policy", anchor=False)
         st.caption("On a click only, by the functions of the commands. Nothing is applied from here.")
         if found.applied:
             st.button("Take the text in force", on_click=_take, args=(found.applied[0].text,), type="tertiary")
@@ -167,7 +167,7 @@ def _planned(ledger: Ledger, text: str, span: str) -> trials.Trial | Trouble:
 
 def _show_result(trial: trials.Trial, text: str) -> None:
     with st.container(border=True):
-        st.subheader("Result", anchor=False)
+        st.header("Result", anchor=False)
         if trial.text != text:
             st.caption(":material/warning: The text has changed since.")
         if trial.policy is None:
@@ -208,7 +208,7 @@ def show_decisions(ledger: Ledger, found: PolicyReading) -> None:
     """The log, newest first."""
     rows = found.decisions
     with st.container(border=True):
-        st.subheader("Decisions", anchor=False)
+        st.header("Decisions", anchor=False)
         if not rows:
             st.caption("No decision in this time range matches the filters.")
             return
@@ -234,14 +234,14 @@ def show_decisions(ledger: Ledger, found: PolicyReading) -> None:
 def show_events(ledger: Ledger, found: PolicyReading) -> None:
     """The kill switch, policies tried on a part, and alerts with who cleared them."""
     with st.container(border=True):
-        st.subheader("Kill switch", anchor=False)
+        st.header("Kill switch", anchor=False)
         if found.switches:
             frame = tables.switch_table(found.switches, ledger.zone)
             st.dataframe(frame, hide_index=True, alt="When the kill switch was pulled and let go")
         else:
             st.caption("It was not touched in this time range.")
     with st.container(border=True):
-        st.subheader("Policies tried on a part", anchor=False)
+        st.header("Policies tried on a part", anchor=False)
         if found.tried:
             st.dataframe(
                 tables.rollout_table(found.tried, ledger.zone), hide_index=True, alt="Staged rollouts, newest first"
@@ -249,7 +249,7 @@ def show_events(ledger: Ledger, found: PolicyReading) -> None:
         else:
             st.caption("None yet: `kadence policy apply FILE --stage 10%` tries one.")
     with st.container(border=True):
-        st.subheader("Alerts", anchor=False)
+        st.header("Alerts", anchor=False)
         if found.alerts:
             st.dataframe(tables.alert_table(found.alerts, ledger.zone), hide_index=True, alt="Alerts, newest first")
             st.code("kadence alerts list --state all", language="bash")

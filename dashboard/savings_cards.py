@@ -39,7 +39,7 @@ def ask(ledger: Ledger) -> Asked:
 def show_next(found: SavingsReading) -> None:
     step = figures.next_step(found.told.report if found.told else None, found.section)
     with st.container(border=True):
-        st.subheader("What to run next", anchor=False)
+        st.header("What to run next", anchor=False)
         st.text(step.sentence)
         st.code(step.command, language="bash", wrap_lines=True)
 
@@ -61,7 +61,7 @@ def show_state(ledger: Ledger, report: Report) -> None:
 def show_savings(report: Report) -> None:
     """The sentence that may be quoted, then each measure with its interval, and the month."""
     with st.container(border=True):
-        st.subheader(plain(report.headline), anchor=False)
+        st.header(plain(report.headline), anchor=False)
         if not report.savings["capacity"].is_clear:
             st.caption("Grey: the interval includes 0, or is not there yet. Nothing is claimed.")
         with st.grid(4, min_column_width=CARD_WIDTH):
@@ -105,7 +105,7 @@ def show_plots(found: SavingsReading, told: Told) -> None:
     measure, spec = found.measure, told.report.run.spec
     left, right = st.columns(2)
     with left, st.container(border=True):
-        st.subheader("Confidence sequence", anchor=False)
+        st.header("Confidence sequence", anchor=False)
         st.caption("Holds at every look together. Dashed: the interval of one planned look. Grey line: no saving.")
         frame = charts.look_frame(found.looks)
         if len(frame):
@@ -118,7 +118,7 @@ def show_plots(found: SavingsReading, told: Told) -> None:
         else:
             st.caption(f"{measure.capitalize()}: {figures.standing(told.report.savings[measure])}.")
     with right, st.container(border=True):
-        st.subheader("Paired windows", anchor=False)
+        st.header("Paired windows", anchor=False)
         st.caption("Each pair is one window with and one without speculation, joined. Lower is cheaper.")
         pairs = charts.pair_frame(told.pairs, measure)
         if pairs["rate"].notna().any():
@@ -132,7 +132,7 @@ def show_plots(found: SavingsReading, told: Told) -> None:
 
 def show_guardrails(report: Report) -> None:
     with st.container(border=True):
-        st.subheader("Guardrails", anchor=False)
+        st.header("Guardrails", anchor=False)
         st.caption(
             "With speculation against without. Broken: the interval is beyond the limit, and there is no saving."
         )
@@ -146,7 +146,7 @@ def show_guardrails(report: Report) -> None:
 def show_adjustment(found: SavingsReading, report: Report) -> None:
     adjusted = report.savings[found.measure]
     with st.container(border=True):
-        st.subheader("Adjusted for offered load (CUPED)", anchor=False)
+        st.header("Adjusted for offered load (CUPED)", anchor=False)
         st.caption(plain(figures.adjustment_text(adjusted)))
         if found.unadjusted is not None:
             st.dataframe(
@@ -158,7 +158,7 @@ def show_adjustment(found: SavingsReading, report: Report) -> None:
 
 def show_checks(ledger: Ledger, report: Report) -> None:
     with st.container(border=True):
-        st.subheader("Checks", anchor=False)
+        st.header("Checks", anchor=False)
         st.dataframe(figures.check_table(report), hide_index=True, alt="Checks of the pairs")
         if report.refused:
             st.dataframe(figures.pair_table(report), hide_index=True, alt="Pairs that are not counted, with why")
@@ -174,5 +174,5 @@ def show_checks(ledger: Ledger, report: Report) -> None:
 def show_runs(ledger: Ledger, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
         with st.container(border=True):
-            st.subheader("Experiments on record", anchor=False)
+            st.header("Experiments on record", anchor=False)
             st.dataframe(figures.run_table(runs, ledger.zone), hide_index=True, alt="Experiments, newest first")

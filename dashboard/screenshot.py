@@ -99,6 +99,20 @@ def read_cells(page: Page) -> list[list[str]]:
     return [row for row in cells if row]
 
 
+def read_tables(page: Page) -> list[list[dict[str, str]]]:
+    """Each table on the page as rows of column to cell, from its accessible DOM: what there was room to draw."""
+    found = []
+    tables = page.locator("[data-testid=stDataFrame]")
+    for i in range(tables.count()):
+        rows = tables.nth(i).evaluate(
+            """table => [...table.querySelectorAll('[role=row]')].map(row =>
+                [...row.querySelectorAll('[role=columnheader], [role=gridcell]')].map(cell => cell.textContent))"""
+        )
+        head, *cells = [row for row in rows if row] or [[]]
+        found.append([dict(zip(head, row, strict=True)) for row in cells])
+    return found
+
+
 def save(page: Page, path: Path) -> Path:
     """The whole page as a PNG, however far it scrolls."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def show_figures(found: WhatIf) -> None:
                 height="stretch",
             )
     with st.container(border=True):
-        st.subheader("Against now", anchor=False)
+        st.header("Against now", anchor=False)
         st.dataframe(figure_table(found), hide_index=True, alt="Each figure expected now, measured, and what if")
         st.caption(
             "Speed is of one busy worker, without prefill; cost and energy have prefill and idle time in them."
@@ -109,7 +109,7 @@ def show_by_rung(evidence: Evidence, price: float | None, asked: Asked, cohort: 
     if len(frame) < 2:
         return
     with st.container(border=True):
-        st.subheader("Every K", anchor=False)
+        st.header("Every K", anchor=False)
         st.caption("Tokens per second of one busy worker, all else as the sliders say, with its 95 % interval.")
         st.altair_chart(_rung_chart(frame), alt=f"Tokens per second at {len(frame)} values of K")
 
@@ -132,7 +132,7 @@ def _rung_chart(frame: pd.DataFrame) -> alt.LayerChart | alt.FacetChart:
 def show_data(ledger: Ledger, evidence: Evidence, asked: Asked, cohort: int | None) -> None:
     """Which data all of it rests on, and what lies beyond what was measured."""
     with st.container(border=True):
-        st.subheader("What this rests on", anchor=False)
+        st.header("What this rests on", anchor=False)
         st.text(rests_on(evidence, ledger.zone))
         for note in beside(evidence):
             st.text(note)

@@ -208,7 +208,7 @@ def test_html_in_a_cohorts_name_stays_text_whatever_rows_stand_for(ledger, by):
     ledger.price()
     ledger.fill(first=EVIL)
     app = open_cost(by=by, cohort=EVIL)
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
 
 

@@ -259,6 +259,6 @@ def test_html_in_a_cohorts_name_stays_text(ledger):
     ledger.price()
     ledger.fill(first=EVIL)
     app = open_app(cohort=EVIL)
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
     assert EVIL in table_of(app, "Without idle")["Cohort"].tolist()

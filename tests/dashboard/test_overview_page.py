@@ -192,7 +192,7 @@ def test_html_in_names_of_alerts_and_cohorts_stays_text(ledger):
     journal.close()
     app = open_overview(cohort=EVIL)
     assert f"Unusual: {EVIL} costs twice." in [text.value for text in app.text]
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
 
 

@@ -191,7 +191,7 @@ def test_html_in_a_cohorts_name_stays_text(ledger, page):
     ledger.fill(first=EVIL)
     app = open_page(page)
     assert any(EVIL in d.value.to_string(max_colwidth=None) for d in app.dataframe)
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
 
 

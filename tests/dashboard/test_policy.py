@@ -328,7 +328,7 @@ def test_html_of_a_person_or_a_policy_stays_text(ledger, part):
     text = OLD.replace("name: json", f'name: "{"a" * 3}"').replace("version: 1\n", f"version: 1\n# {EVIL}\n")
     ledger.add([revision(text, 10, by=EVIL, why=EVIL), revision(OLD, 20), rollout(why=EVIL, sentence=EVIL)])
     app = open_page(part=part)
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
     shown = [*(d.value.to_string(max_colwidth=None) for d in app.dataframe), *(t.value for t in app.text)]
     assert any(EVIL in each for each in shown)

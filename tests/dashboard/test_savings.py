@@ -101,7 +101,7 @@ def run(app: AppTest, query: dict[str, str]) -> AppTest:
 
 
 def texts(app: AppTest) -> str:
-    found = [e.value for kind in (app.text, app.caption, app.subheader) for e in kind]
+    found = [e.value for kind in (app.text, app.caption, app.header) for e in kind]
     return "\n".join(found).replace("\\", "")
 
 
@@ -186,7 +186,7 @@ def test_html_of_a_person_stays_text(filled):
     filled.add([*experiment(why=EVIL), *experiment(name="exp-2", why=EVIL)])
     app = open_page()
     assert any(EVIL in text.value for text in app.text)
-    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.subheader):
+    for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
 
 
