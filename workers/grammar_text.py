@@ -81,16 +81,14 @@ def schema_fault(schema: Any) -> tuple[str, str] | None:
 def _fault(schema: Any, definitions: dict[str, Any]) -> str | None:
     whole = {**definitions, **schema} if isinstance(schema, dict) else schema
     is_error, messages = LLMatcher.validate_grammar_with_warnings(schema_text(whole), limits=_LIMITS)
-    if not is_error:
-        return None
-    return NOTHING_VALID if messages[0].startswith("NoExtension") else " ".join(messages[0].split())
+    return " ".join(messages[0].split()) if is_error else None
 
 
 def _start_fault(schema: Any) -> tuple[str, str] | None:
     """What compiling tells beyond the schema's own faults: that it is too large, or that nothing is valid."""
     matcher = LLMatcher(_BYTES, schema_text(schema), log_level=0, limits=_LIMITS)
     has_any = any(matcher.compute_bitmask())
-    if not has_any or matcher.stop_reason() in ("NoExtension", "NoExtensionBias"):
+    if not has_any or matcher.get_error().startswith("NoExtension"):
         return "", NOTHING_VALID
     return ("", " ".join(matcher.get_error().splitlines()[0].split())) if matcher.is_error() else None
 
