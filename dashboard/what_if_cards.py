@@ -126,7 +126,7 @@ def _rung_chart(frame: pd.DataFrame) -> alt.LayerChart | alt.FacetChart:
     )
     y = alt.Y("tokens_per_s:Q", title="tokens per second", scale=alt.Scale(domainMin=0))
     spans = base.mark_rule(strokeWidth=2, color="#D55E00").encode(y=alt.Y("low:Q"), y2="high:Q")
-    return alt.layer(base.mark_bar(color="#56B4E9").encode(y=y), spans).properties(height=HEIGHT)
+    return alt.layer(base.mark_bar(color="#3A8FC8").encode(y=y), spans).properties(height=HEIGHT)
 
 
 def show_data(ledger: Ledger, evidence: Evidence, asked: Asked, cohort: int | None) -> None:
