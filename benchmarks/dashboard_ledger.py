@@ -112,7 +112,18 @@ def _window(
         emitted, uj, prefill = spec + accepted, busy // 10_000, busy // 10
         asked = Amounts(prefill, 0, uj // 10, 0, 120, 120)
         given = Amounts(
-            busy - prefill, busy // 20, uj - uj // 10, uj // 20, emitted, emitted, spec, 4 * spec, 4 * spec, accepted, 1
+            busy - prefill,
+            busy // 20,
+            uj - uj // 10,
+            uj // 20,
+            emitted,
+            emitted,
+            spec,
+            4 * spec,
+            4 * spec,
+            accepted,
+            1,
+            spec,
         )
         parts += [Part(name, tenant, "input", asked), Part(name, tenant, "output", given)]
         found.append(

@@ -54,11 +54,11 @@ def fill(engine: sa.Engine, hours: int, cohorts: int, first_hour: int = FIRST_HO
         f"""INSERT INTO cost_hour ({columns})
         SELECT h.n, c.sku, c.model, c.cohort, c.tenant, d.direction, 'counter', 17000000000 + h.n * 37 + c.n * 1000003,
         100000 + c.n, 5000000 + h.n + c.n, 1000 + c.n, 90000 + c.n, 90000 + c.n, 30000 + c.n, 90000 + c.n, 60000 + c.n,
-        40000 + c.n, 50 FROM bench_hour h CROSS JOIN bench_cohort c CROSS JOIN bench_direction d
+        40000 + c.n, 50, 20000 + c.n FROM bench_hour h CROSS JOIN bench_cohort c CROSS JOIN bench_direction d
         WHERE (h.n + c.n) % {every} = 0
         ORDER BY h.n, c.sku, c.model, c.cohort, c.tenant, d.direction""",
         f"""INSERT INTO cost_hour ({columns})
-        SELECT h.n, s.sku, s.model, '', '', 'idle', 'counter', 400000000000 + h.n, 0, 9000000, 0, 0, 0, 0, 0, 0, 0, 0
+        SELECT h.n, s.sku, s.model, '', '', 'idle', 'counter', 400000000000 + h.n, 0, 9000000, 0, 0, 0, 0, 0, 0, 0, 0, 0
         FROM bench_hour h CROSS JOIN (SELECT DISTINCT sku, model FROM bench_cohort) s ORDER BY h.n, s.sku, s.model""",
         f"""INSERT INTO cost_day (day, {", ".join((*KEY, *Amounts._fields))})
         SELECT hour / 24, {", ".join(KEY)}, {", ".join(f"SUM({name})" for name in Amounts._fields)}

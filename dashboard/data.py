@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-import sqlalchemy as sa
-
 from controlplane.store import queries
-from controlplane.store.engine import one_line, open_database
+from controlplane.store.engine import Database, one_line, open_database
 from dashboard import format as fmt
 
 log = logging.getLogger(__name__)
@@ -39,7 +37,7 @@ class Trouble:
 
 
 _lock = threading.Lock()
-_engines: dict[Identity, sa.Engine] = {}
+_engines: dict[Identity, Database] = {}
 _checked: set[Identity] = set()
 """Databases found to be of this code's revision: asked again only when the file is another one or a read failed."""
 
@@ -55,7 +53,7 @@ def identity_of(database_url: str) -> Identity:
     return (database_url, found.st_dev, found.st_ino)
 
 
-def reach(database_url: str) -> sa.Engine | Trouble:
+def reach(database_url: str) -> Database | Trouble:
     """An engine on a ledger of this code's revision, or why there is none."""
     identity = identity_of(database_url)
     if identity not in _checked:

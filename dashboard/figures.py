@@ -43,15 +43,20 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def acceptance_length(points: Sequence[CohortPoint]) -> float | None:
-    """1 + accepted / spec step over all points; None where nothing was drafted."""
-    steps = sum(p.spec_steps for p in points)
-    return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
+    """1 + accepted / spec step over the points that know their spec steps; None where nothing was drafted."""
+    known = [p for p in points if p.spec_steps is not None]
+    steps = sum(p.spec_steps or 0 for p in known)
+    return 1 + sum(p.accepted_tokens for p in known) / steps if steps else None
 
 
-def tokens_per_step(points: Sequence[CohortPoint]) -> float | None:
-    """1 + accepted / step over all points, steps without a draft included; None without a step."""
-    steps = sum(p.spec_steps + p.plain_steps for p in points)
-    return 1 + sum(p.accepted_tokens for p in points) / steps if steps else None
+def untold(points: Sequence[CohortPoint]) -> str:
+    """What to say where hours of an older version do not tell steps with a draft from others; "" where all do."""
+    lacking = [p for p in points if p.spec_steps is None]
+    if not lacking:
+        return ""
+    if len(lacking) == len(points):
+        return "not known: hours recorded by an older version do not tell steps with a draft from others"
+    return "of the hours that tell steps with a draft from others; those of an older version do not"
 
 
 def why(decision: DecisionRow) -> str:

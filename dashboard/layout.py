@@ -13,15 +13,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import streamlit as st
-from sqlalchemy.exc import SQLAlchemyError
 
 from controlplane.settings import Settings, SettingsError, load_settings
-from controlplane.store.engine import StoreError
+from controlplane.store.data_version import has_usage
+from controlplane.store.engine import DatabaseError, StoreError
 from dashboard import format as fmt
 from dashboard.access import admit, is_admitted
 from dashboard.data import Trouble, unreadable
 from dashboard.filters import ask_filters
-from dashboard.ledger import LOAD, Choices, Filters, Ledger, has_windows, open_reading, read_choices
+from dashboard.ledger import LOAD, Choices, Filters, Ledger, open_reading, read_choices
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _loaded(title: str, ledger: Ledger, load: Callable[..., T], asked: tuple[Any
             found = load(ledger, *asked)
         st.session_state[seen] = True
         return found
-    except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
+    except (DatabaseError, StoreError, sqlite3.Error, OSError) as error:
         return unreadable(ledger.settings.database_url, error)
     except Exception as error:  # a page never ends in a traceback; the log has it
         log.exception("page %s", title)
@@ -131,9 +131,9 @@ def _no_traffic(ledger: Ledger) -> Trouble | None:
     if ledger.is_empty:
         return Trouble("No traffic yet.", LOAD, waiting=True)
     try:
-        if has_windows(ledger):
+        if has_usage(ledger.engine, ledger.range):
             return None
-    except SQLAlchemyError as error:
+    except DatabaseError as error:
         return unreadable(ledger.settings.database_url, error)
     last = fmt.moment(ledger.bounds.end, ledger.zone)
     return Trouble(

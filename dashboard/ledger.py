@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any, TypeVar, cast
 
-import sqlalchemy as sa
-
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings
 from controlplane.store import queries
-from controlplane.store.cost_models import CostMonth, MachineHour
 from controlplane.store.cost_rows import CostReport, IdleRule
-from controlplane.store.models import DecisionEntry, PlanEntry, Window
+from controlplane.store.data_version import cohorts_and_models, data_version, windows_before
+from controlplane.store.engine import Database
 from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import CohortPoint
 from controlplane.store.rollup_series import rollup_series
@@ -47,8 +45,13 @@ DEFAULT_RANGE = "1h"
 CUSTOM = "custom"
 """The range that `from` and `to` are of."""
 
-RAW_S = 2 * 3600
+HOUR_S, DAY_S = 3600, 86_400
+
+RAW_S = 2 * HOUR_S
 """Series of a longer range are read from the rolled-up bill, never from single windows."""
+
+HELD_S, HELD_PARTS = 30.0, 240
+"""A reading's moment stays while nothing is recorded: so many seconds at most, and at most this part of the range."""
 
 LOAD = "Send some: `kadence load` plays a mix of cohorts against the running endpoint."
 
@@ -83,7 +86,7 @@ class Ledger:
     the range as `kadence cost report` takes it (until None: now). notes: what a reader must know beside the figures.
     """
 
-    engine: sa.Engine
+    engine: Database
     settings: Settings
     filters: Filters
     now: float
@@ -177,6 +180,15 @@ class Ledger:
         return self._reports[key]
 
     @property
+    def midnight(self) -> float:
+        """Unix seconds at which today began, UTC: the bill of what lies before changes by late windows alone."""
+        return self.now // DAY_S * DAY_S
+
+    def is_past(self, range: TimeRange) -> bool:
+        """Whether the bill of the range is whole hours that are over, so that `cached_past` may keep it."""
+        return range.end <= self.midnight and range.start % HOUR_S == 0 == range.end % HOUR_S
+
+    @property
     def bucket_s(self) -> int:
         """Seconds of one point of the series: round, and at most MAX_BUCKETS of them in the range."""
         span_s = self.range.end - self.range.start
@@ -184,18 +196,13 @@ class Ledger:
 
     def series(self, cohorts: Sequence[str] | None = None) -> Sequence[CohortPoint]:
         """Every cohort's activity (or of these alone) in buckets of bucket_s: from the windows of a range of an
-        hour or two, from the rolled-up bill of a longer one, which knows no acceptance length (store.rollup_series).
+        hour or two, from the rolled-up bill of a longer one (store.rollup_series).
         """
         if self.range.end - self.range.start <= RAW_S:
             key: Hashable = ("cohort_series", self.range, self.bucket_s)
             points = self.cached(key, lambda: queries.cohort_series(self.engine, self.range, self.bucket_s))
             return points if cohorts is None else [p for p in points if p.cohort in cohorts]
-        wanted = None if cohorts is None else tuple(cohorts)
-        key = ("rollup_series", self.range, self.bucket_s, wanted, self.model)
-        return self.cached(
-            key,
-            lambda: rollup_series(self.engine, self.range, self.bucket_s, cohorts=wanted, model=self.model),
-        )
+        return self._rolled_up(None if cohorts is None else tuple(cohorts), apart=True)
 
     def totals(self) -> Sequence[CohortPoint]:
         """What is chosen, whole, over time: as series, for figures that are sums. Cohorts are apart in a short range
@@ -205,10 +212,26 @@ class Ledger:
             return self.series((self.cohort,))
         if self.range.end - self.range.start <= RAW_S:
             return self.series()
-        return self.cached(
-            ("rollup_totals", self.range, self.bucket_s, self.model),
-            lambda: rollup_series(self.engine, self.range, self.bucket_s, model=self.model, apart=False),
+        return self._rolled_up(None, apart=False)
+
+    def _rolled_up(self, cohorts: tuple[str, ...] | None, *, apart: bool) -> Sequence[CohortPoint]:
+        """rollup_series of the range: what lies before today is read once, what came since at each reading."""
+        bucket_s, model = self.bucket_s, self.model
+        unit_s = DAY_S if bucket_s % DAY_S == 0 else HOUR_S
+        past = TimeRange(
+            self.range.start // unit_s * unit_s,
+            min(self.midnight // bucket_s * bucket_s, self.range.end // unit_s * unit_s),
         )
+        key = ("rollup_series", bucket_s, cohorts, model, apart)
+
+        def read(range: TimeRange) -> list[CohortPoint]:
+            return rollup_series(self.engine, range, bucket_s, cohorts=cohorts, model=model, apart=apart)
+
+        if past.start >= past.end or past.end % bucket_s:
+            return self.cached((*key, self.range), lambda: read(self.range))
+        rest = TimeRange(past.end, self.range.end)
+        before = self.cached_past((*key, past), lambda: read(past))
+        return [*before, *self.cached((*key, rest), lambda: read(rest))]
 
     def busiest(self, report: CostReport | None = None, limit: int = MAX_SERIES) -> list[str]:
         """The cohorts that charts draw: the one chosen, else those with the most emitted tokens in the range, by name
@@ -226,6 +249,15 @@ class Ledger:
         """
         return _memory.get(self.identity, self.version, key, read)
 
+    def cached_minute(self, key: Hashable, read: Callable[[], T]) -> T:
+        """read(), once a minute for this key, whatever was recorded meanwhile: for what moves slowly and costs much."""
+        return _minute.get(self.identity, self.now // 60, key, read)
+
+    def cached_past(self, key: Hashable, read: Callable[[], T]) -> T:
+        """read(), once for this key and for the hours before today as they are: a late window is a new version."""
+        version = self.cached(("windows_before", self.midnight), lambda: windows_before(self.engine, self.midnight))
+        return _past.get(self.identity, (self.midnight, version), key, read)
+
 
 def open_reading(settings: Settings, filters: Filters, now: float, browser_zone: str | None) -> Ledger | Trouble:
     """The ledger at `now` (unix seconds) as the filters want it, or why it cannot be read."""
@@ -238,12 +270,26 @@ def open_reading(settings: Settings, filters: Filters, now: float, browser_zone:
         sheet, notes = _sheet(settings, engine)
     except Exception as error:  # the page lives on whatever the database does
         return unreadable(settings.database_url, error)
+    identity = identity_of(settings.database_url)
+    now = _moment(identity, version, filters, now)
     range = range_of(filters, bounds, now)
     if isinstance(range, Trouble):
         return range
     zone = fmt.zone(filters.zone or browser_zone)
-    identity = identity_of(settings.database_url)
     return Ledger(engine, settings, filters, now, range, bounds, sheet, zone, identity, version, notes)
+
+
+def _moment(identity: Identity, version: tuple[Any, ...], filters: Filters, now: float) -> float:
+    """The moment that the reading is of: `now`, or that of the reading before as long as nothing was recorded since,
+    so that all that was worked out for it is still good. At most HELD_S seconds, and less of a short range.
+    """
+    span_s = RANGES.get(filters.span) or DAY_S
+    key = ("moment", filters)
+    held = _memory.get(identity, version, key, lambda: now)
+    if 0 <= now - held <= min(HELD_S, span_s / HELD_PARTS):
+        return held
+    _memory.drop(identity, version, key)
+    return _memory.get(identity, version, key, lambda: now)
 
 
 def range_of(filters: Filters, bounds: TimeRange, now: float) -> TimeRange | Trouble:
@@ -265,18 +311,6 @@ def range_of(filters: Filters, bounds: TimeRange, now: float) -> TimeRange | Tro
     return TimeRange(moments[0], moments[1])
 
 
-def has_windows(ledger: Ledger) -> bool:
-    """Whether anything ran in the range: a window began in it, or an hour of the bill is in it."""
-    window = sa.select(Window.worker).where(
-        Window.started_at >= ledger.range.start, Window.started_at < ledger.range.end
-    )
-    hour = sa.select(MachineHour.hour).where(
-        MachineHour.hour >= ledger.range.start / 3600, MachineHour.hour + 1 <= ledger.range.end / 3600
-    )
-    with ledger.engine.connect() as connection:
-        return any(connection.execute(query.limit(1)).first() is not None for query in (window, hour))
-
-
 def read_choices(database_url: str) -> Choices | Trouble:
     """Cohorts and models of all time, and the cohorts of the plan."""
     engine = reach(database_url)
@@ -288,28 +322,13 @@ def read_choices(database_url: str) -> Choices | Trouble:
         return unreadable(database_url, error)
 
 
-def _choices(engine: sa.Engine) -> Choices:
+def _choices(engine: Database) -> Choices:
     plan = queries.latest_plan(engine)
-    with engine.connect() as connection:
-        found = connection.execute(sa.select(CostMonth.cohort, CostMonth.model).distinct()).all()
-    cohorts = {cohort for cohort, _ in found if cohort} | set(plan.k if plan else ())
-    return Choices(tuple(sorted(cohorts)), tuple(sorted({model for _, model in found})))
+    cohorts, models = cohorts_and_models(engine)
+    return Choices(tuple(sorted(cohorts | set(plan.k if plan else ()))), tuple(sorted(models)))
 
 
-def data_version(engine: sa.Engine) -> tuple[Any, ...]:
-    """Another one after every stored window, decision, plan or renewal of a plan."""
-    with engine.connect() as connection:
-        windows = connection.execute(sa.select(sa.func.sum(MachineHour.windows))).scalar()
-        decision = connection.execute(sa.select(sa.func.max(DecisionEntry.id))).scalar()
-        plan = connection.execute(
-            sa.select(PlanEntry.version, PlanEntry.epoch, PlanEntry.expires_at)
-            .order_by(PlanEntry.version.desc(), PlanEntry.epoch.desc())
-            .limit(1)
-        ).first()
-    return (int(windows or 0), decision, *(plan or ()))
-
-
-def _sheet(settings: Settings, engine: sa.Engine) -> tuple[PriceSheet, tuple[str, ...]]:
+def _sheet(settings: Settings, engine: Database) -> tuple[PriceSheet, tuple[str, ...]]:
     """As `kadence cost report` does: the configured file if it is there, else the price book in the database."""
     try:
         path = settings.prices
@@ -347,15 +366,23 @@ class _Memory:
                 self._kept.popitem(last=False)
         return value
 
+    def drop(self, identity: Identity, version: Hashable, key: Hashable) -> None:
+        with self._lock:
+            self._kept.pop((identity, version, key), None)
+
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
             self._versions.clear()
 
 
-_memory = _Memory(64)
+_memory = _Memory(256)
+_past = _Memory(256)
+_minute = _Memory(16)
 
 
 def forget() -> None:
     """Drops what is kept of earlier readings."""
     _memory.clear()
+    _past.clear()
+    _minute.clear()

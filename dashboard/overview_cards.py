@@ -24,6 +24,7 @@ from dashboard.overview_load import Overview
 from dashboard.overview_trend import by_bucket, change_text
 
 CARD_WIDTH = 165
+NOT_KNOWN = "not known"
 START_AN_EXPERIMENT = "`kadence experiment start`"
 HERE = Path(__file__).parent
 
@@ -69,7 +70,7 @@ def show_plan_line(plan: PlanRow | None, now: float) -> None:
 def show_advice(found: Overview) -> None:
     """At most three things to do, each with the page that shows why."""
     with st.container(border=True):
-        st.subheader("What to change", anchor=False)
+        st.header("What to change", anchor=False)
         if not found.advice:
             st.caption("Nothing stands out: no alert, no budget in danger, no cohort switched off, little idle time.")
         for each in found.advice:
@@ -164,18 +165,17 @@ def _show_speed(found: Overview, ledger: Ledger) -> None:
 def _show_acceptance(found: Overview, ledger: Ledger) -> None:
     points = found.totals
     by_time = by_bucket(points)
-    # The rollups, which a long range is read from, do not tell steps with a draft from steps without.
-    is_rolled_up = any(p.plain_steps for p in points) and not any(p.spec_steps for p in points)
-    figure = figures.tokens_per_step if is_rolled_up else figures.acceptance_length
+    value = figures.acceptance_length(points)
+    note = figures.untold(points)
     with st.container(border=True, height="stretch"):
         st.metric(
-            "Tokens per step" if is_rolled_up else "Acceptance length",
-            fmt.ratio(figure(points)),
-            help="Tokens emitted per step of any kind; a range of two hours or less has them per draft-verify step."
-            if is_rolled_up
-            else "Tokens emitted per draft-verify step, the extra token included.",
-            chart_data=_line([a for a in map(figure, by_time) if a is not None]),
+            "Acceptance length",
+            NOT_KNOWN if value is None and note else fmt.ratio(value),
+            help="Tokens emitted per draft-verify step, the extra token included.",
+            chart_data=_line([a for a in map(figures.acceptance_length, by_time) if a is not None]),
         )
+        if note:
+            st.caption(note)
         link("pages/speculation.py", "Speculation", f"kadence cost report --since {_since(ledger)} --json")
 
 

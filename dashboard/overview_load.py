@@ -29,6 +29,7 @@ from dashboard.ledger import Ledger
 from dashboard.overview_advice import Advice, Facts, advice, stopped
 from dashboard.overview_retraining import retraining
 from dashboard.overview_trend import Trend, floats, period_before, step_dimension, steps
+from dashboard.speculation_evidence import evidence_key
 
 DECISION_LIMIT = 500
 
@@ -90,7 +91,7 @@ def load_overview(ledger: Ledger) -> Overview:
         budgets=budgets,
         zero_k=_zero_k(ledger, plan, apart),
         is_saving_known=saving is not None,
-        retraining=retraining(ledger),
+        retraining=_retraining(ledger),
     )
     report = reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)]
     colours = ledger.busiest(report)
@@ -110,6 +111,12 @@ def load_overview(ledger: Ledger) -> Overview:
         has_policy=policy is not None,
         advice=advice(facts),
     )
+
+
+def _retraining(ledger: Ledger) -> list[str]:
+    # Evidence moves slowly, and forming beliefs again from 240 windows is most of this page's work: once a minute.
+    key = ("retraining", *evidence_key(ledger), ledger.basis, ledger.sheet.revision)
+    return ledger.cached_minute(key, lambda: retraining(ledger))
 
 
 def load_budgets(ledger: Ledger) -> tuple[Any, tuple[Outlook, ...]]:
@@ -145,7 +152,8 @@ def reports(
     asked = ledger.where if where is None else where
     bases = bases_of(ledger.sheet, ledger.basis)
     key = ("reports", by, span, rule, tuple(sorted((n, tuple(v)) for n, v in asked.items())), bases)
-    return ledger.cached(
+    keep = ledger.cached_past if ledger.is_past(span) else ledger.cached
+    return keep(
         (*key, ledger.sheet.revision),
         lambda: cost_reports(ledger.engine, span, by, ledger.sheet, bases, where=asked, idle=rule),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -13,8 +14,8 @@ from controlplane.store.queries import CohortPoint, TimeRange
 HOUR_S, DAY_S = 3600.0, 86_400.0
 STEPS = 8
 """Points of a sparkline of a range that is too short for hours."""
-HOURS_MOST = 96
-"""A longer range has a point a day."""
+HOURS_MOST, DAYS_MOST = 96, 62
+"""A range of more hours has a point a day, one of more days a point a calendar month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,33 @@ def period_before(shown: TimeRange, earliest: float) -> TimeRange | None:
 def step_dimension(shown: TimeRange) -> str | None:
     """`hour` or `day` where the range has enough of them for a line; None: cut it with `steps`."""
     span = shown.end - shown.start
+    if span > DAYS_MOST * DAY_S:
+        return None
     if span > HOURS_MOST * HOUR_S:
         return "day"
     return "hour" if span >= STEPS * HOUR_S else None
 
 
 def steps(shown: TimeRange, count: int = STEPS) -> list[TimeRange]:
-    """The range in `count` parts of the same length."""
+    """The range in `count` parts of the same length; a long one in its calendar months (UTC, as the bill has them)."""
+    if shown.end - shown.start > DAYS_MOST * DAY_S:
+        return [TimeRange(start, end) for start, end in pairwise([shown.start, *_months(shown), shown.end])]
     size = (shown.end - shown.start) / count
     edges = [*(shown.start + i * size for i in range(count)), shown.end]
     return [TimeRange(start, end) for start, end in pairwise(edges)]
+
+
+def _months(shown: TimeRange) -> list[float]:
+    """The moments inside the range at which a month begins."""
+    first = datetime.fromtimestamp(shown.start, UTC)
+    year, month = first.year, first.month
+    begins: list[float] = []
+    while True:
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+        at = datetime(year, month, 1, tzinfo=UTC).timestamp()
+        if at >= shown.end:
+            return begins
+        begins += [at] if at > shown.start else []
 
 
 def change_text(now: Decimal | float | None, before: float | None) -> str | None:

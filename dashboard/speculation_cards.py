@@ -8,12 +8,13 @@ import streamlit as st
 from controlplane.store.queries import PlanRow
 from dashboard import charts
 from dashboard import format as fmt
+from dashboard.figures import untold
 from dashboard.ledger import Ledger
 from dashboard.speculation_evidence import beside, rests_on
 from dashboard.speculation_heat import MOST, chosen, heat_chart, plan_frame, used_frame
 from dashboard.speculation_load import Speculation
 from dashboard.speculation_survival import survival_chart, survival_frame
-from dashboard.speculation_tables import COUNT_COLUMNS, count_row, per_step, plan_table
+from dashboard.speculation_tables import COUNT_COLUMNS, count_row, plan_table
 
 CARD_WIDTH = 170
 NO_EVIDENCE = (
@@ -67,7 +68,7 @@ def show_plan_figures(plan: PlanRow | None, now: float, ledger: Ledger) -> None:
 def show_k(found: Speculation) -> None:
     marks = len(charts.decision_frame(found.changes, found.shown))
     with st.container(border=True):
-        st.subheader("K over time", anchor=False)
+        st.header("K over time", anchor=False)
         st.caption("K as planned, by cohort. A diamond is a decision: point at it for the reason.")
         st.altair_chart(
             charts.k_chart(found.series, found.changes, found.bucket_s, found.coloured, found.shown),
@@ -79,25 +80,23 @@ def show_k(found: Speculation) -> None:
 
 
 def show_acceptance(found: Speculation) -> None:
-    is_rolled_up = not any(p.spec_steps for p in found.series) and any(p.plain_steps for p in found.series)
-    points = per_step(found.series) if is_rolled_up else found.series
-    title = "tokens per step"
     with st.container(border=True):
-        st.subheader("Tokens per step" if is_rolled_up else "Acceptance length", anchor=False)
-        if is_rolled_up:
-            st.caption("Of all steps, those without drafts too: hours of the bill do not count them apart.")
+        st.header("Acceptance length", anchor=False)
+        if note := untold(found.series):
+            st.caption(f"{note[0].upper()}{note[1:]}.")
         st.altair_chart(
             charts.series_chart(
-                points, "acceptance_length", title, found.bucket_s, found.coloured, found.shown, floor=1
+                found.series, "acceptance_length", "tokens per step", found.bucket_s, found.coloured, found.shown,
+                floor=1,
             ),
-            alt=f"Tokens per step over time for {len(found.shown)} cohorts",
-        )
+            alt=f"Tokens per step with a draft over time for {len(found.shown)} cohorts",
+        )  # fmt: skip
 
 
 def show_survival(ledger: Ledger, found: Speculation) -> None:
     """The curve with its interval, and what it rests on."""
     with st.container(border=True):
-        st.subheader("How deep drafts survive", anchor=False)
+        st.header("How deep drafts survive", anchor=False)
         if found.evidence is None:
             st.caption(NO_EVIDENCE)
             return
@@ -124,7 +123,7 @@ def show_maps(found: Speculation, cohorts: list[str]) -> None:
     """K by cohort and load: the plan beside what was used."""
     left, right = st.columns(2)
     with left, st.container(border=True):
-        st.subheader("Plan in force", anchor=False)
+        st.header("Plan in force", anchor=False)
         if found.plan is None:
             st.caption("No plan yet: the controller has not decided anything.")
         else:
@@ -139,7 +138,7 @@ def show_maps(found: Speculation, cohorts: list[str]) -> None:
             with st.expander("As a table, with the fallback"):
                 st.dataframe(plan_table(found.plan, names), hide_index=True, alt="Planned K by cohort and load")
     with right, st.container(border=True):
-        st.subheader("K that was used", anchor=False)
+        st.header("K that was used", anchor=False)
         if found.evidence is None:
             st.caption(NO_EVIDENCE)
             return
@@ -157,14 +156,14 @@ def show_counts(ledger: Ledger, found: Speculation, cohorts: list[str]) -> None:
     by_key = {row.key: row for row in found.report.rows}
     lines = [count_row(by_key[name]) for name in cohorts if name in by_key]
     with st.container(border=True):
-        st.subheader("Drafted and accepted", anchor=False)
+        st.header("Drafted and accepted", anchor=False)
         st.dataframe(
             pd.DataFrame(lines, columns=list(COUNT_COLUMNS)),
             hide_index=True,
             column_config={
                 "Planned K": st.column_config.NumberColumn(format="%.2f"),
                 "Mean K": st.column_config.NumberColumn(format="%.2f"),
-                "Tokens per step": st.column_config.NumberColumn(format="%.2f"),
+                "Acceptance length": st.column_config.NumberColumn(format="%.2f"),
                 "Accepted": st.column_config.NumberColumn(
                     format="percent", help="Accepted over drafted tokens. It falls with K by arithmetic alone."
                 ),

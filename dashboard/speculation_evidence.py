@@ -5,7 +5,7 @@ The beliefs are formed by the controller's own functions (controlplane.decision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -15,7 +15,7 @@ from controlplane.decision.believed import Believed, believe, covering
 from controlplane.decision.observation import BUCKETS, Floats
 from controlplane.decision.what_if import Machine
 from controlplane.policy import Policy, PolicyError, parse_policy
-from controlplane.store.evidence import RecentWindows, recent_windows
+from controlplane.store.evidence import RecentWindows, newest_start, recent_windows
 from controlplane.store.queries import policy_log
 from dashboard import format as fmt
 from dashboard.ledger import Ledger
@@ -185,12 +185,21 @@ def policy_in_force(ledger: Ledger) -> Policy | None:
 
 def read_evidence(ledger: Ledger) -> Evidence | None:
     """Of the newest windows of the range and model; None where there are none on record."""
-    filters = ledger.filters
-    key = ("evidence", filters.span, filters.since, filters.until, ledger.model)
     return ledger.cached(
-        key,
+        ("evidence", *evidence_key(ledger)),
         lambda: gathered(recent_windows(ledger.engine, ledger.range, model=ledger.model), policy_in_force(ledger)),
     )
+
+
+def evidence_key(ledger: Ledger) -> tuple[Hashable, ...]:
+    """Another one where the evidence may be another one: long ranges that end now rest on the same newest windows."""
+    filters = ledger.filters
+    oldest = ledger.cached(
+        ("newest_start", ledger.range, ledger.model),
+        lambda: newest_start(ledger.engine, ledger.range, model=ledger.model),
+    )
+    asked = ("newest", filters.until) if oldest is not None else (filters.span, filters.since, filters.until)
+    return (*asked, ledger.model)
 
 
 def busiest_first(evidence: Evidence, cohort: str | None = None) -> Sequence[int]:

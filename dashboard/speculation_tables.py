@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pandas as pd
 
 from controlplane.decision.sentence import load_label
-from controlplane.store.queries import CohortPoint, CostReport, CostRow, PlanRow
+from controlplane.store.queries import CostReport, CostRow, PlanRow
 from controlplane.telemetry import LOAD_BUCKETS
 from dashboard import format as fmt
 from dashboard.break_even_rows import EvenRow
@@ -19,7 +18,7 @@ COUNT_COLUMNS = (
     "Cohort",
     "Planned K",
     "Mean K",
-    "Tokens per step",
+    "Acceptance length",
     "Accepted",
     "Draft tokens",
     "Accepted tokens",
@@ -29,13 +28,13 @@ COUNT_COLUMNS = (
 
 
 def count_row(row: CostRow) -> tuple[Any, ...]:
-    """One line of COUNT_COLUMNS. Tokens per step: of all steps, plain ones too. Accepted: over drafted, in [0, 1]."""
+    """One line of COUNT_COLUMNS. Acceptance length: of steps with a draft. Accepted: over drafted, in [0, 1]."""
     steps = row.steps or None
     return (
         row.key,
         row.planned_k_steps / steps if steps else None,
         row.draft_tokens / steps if steps else None,
-        1.0 + row.accepted_tokens / steps if steps else None,
+        row.acceptance_length,
         row.accepted_tokens / row.draft_tokens if row.draft_tokens else None,
         row.draft_tokens,
         row.accepted_tokens,
@@ -47,14 +46,6 @@ def count_row(row: CostRow) -> tuple[Any, ...]:
 def busiest_cohorts(report: CostReport) -> list[str]:
     """Names, most emitted tokens first."""
     return [row.key for row in sorted(report.rows, key=lambda row: (-row.emitted_tokens, row.key))]
-
-
-def per_step(points: Iterable[CohortPoint]) -> list[CohortPoint]:
-    """With tokens per step, plain ones too, in place of the acceptance length that rolled-up points do not know."""
-    return [
-        replace(p, acceptance_length=1.0 + p.accepted_tokens / steps) if (steps := p.spec_steps + p.plain_steps) else p
-        for p in points
-    ]
 
 
 def plan_table(plan: PlanRow, cohorts: Sequence[str]) -> pd.DataFrame:

@@ -72,6 +72,8 @@ def usage_json(row: CostRow) -> dict[str, Any]:
         "idle_s": None if row.idle_ns is None else row.idle_ns / 1e9,
         "utilisation": row.utilisation,
         "steps": row.steps,
+        "spec_steps": row.spec_steps,
+        "acceptance_length": row.acceptance_length,
         "draft_tokens": row.draft_tokens,
         "accepted_tokens": row.accepted_tokens,
         "mean_planned_k": row.planned_k_steps / row.steps if row.steps else None,

@@ -222,6 +222,18 @@ def cost_of_time(machine_ns: int, per_hour_nano: int) -> int:
     return rounded_cost(machine_ns * per_hour_nano)
 
 
+def cost_of_times(machine_ns: Iterable[int], per_hour_nano: int) -> int:
+    """The sum of cost_of_time over them, each rounded: in one loop, as a year of hours has many thousand."""
+    total = 0
+    for ns in machine_ns:
+        whole, rest = divmod(ns * per_hour_nano, NS_PER_HOUR)
+        twice = 2 * rest
+        if twice > NS_PER_HOUR or (twice == NS_PER_HOUR and whole % 2 == 1):
+            whole += 1
+        total += whole
+    return total
+
+
 def rounded_cost(exact: int) -> int:
     """Nano-units, half to even, of machine time in ns times its price in nano-units an hour, or of a sum of those."""
     whole, rest = divmod(exact, NS_PER_HOUR)

@@ -131,5 +131,6 @@ def _billed(parts: list[tuple[Cell, Amounts]], per_hour_nano: int | None) -> Ite
                 accepted_tokens=amounts.accepted_tokens,
                 requests=amounts.requests,
                 measured_tokens=amounts.measured_tokens,
+                spec_steps=amounts.spec_steps,
             ),
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from controlplane.finops.attribution import cost_of_time, split
+from controlplane.finops.attribution import cost_of_times, split
 from controlplane.finops.pricing import Prices
 from controlplane.store.cost_claims import Claim, Idle, Share, plus, shares_of_idle
 from controlplane.store.cost_dimensions import OF_MACHINES
@@ -60,7 +60,7 @@ def bill_of(found: Pieces, priced: Priced) -> int:
     for key, hours in found.machine_ns.items():
         per_hour = priced.per_hour[key]
         if per_hour is not None:
-            total += sum(cost_of_time(ns, per_hour) for ns in hours)
+            total += cost_of_times(hours, per_hour)
     return total
 
 
@@ -100,7 +100,7 @@ def report_of(found: Pieces, groups: Iterable[Group], prices: Prices, basis: str
         merged("total", [*rows, idle, apart]),
         has_idle=True,
         idle_ns=idle_ns,
-        idle_cost_nano=_priced_sum(row.idle_cost_nano for row in idle_rows),
+        idle_cost_nano=_known_sum(row.idle_cost_nano for row in idle_rows),
         idle_uj=_measured_sum(row.idle_uj for row in idle_rows),
     )
     return CostReport(
@@ -154,7 +154,7 @@ def _row(claim: Claim, of_work: Sequence[int], share: Share, of_idle: int, *, is
         claim.key,
         input_tokens=asked.tokens,
         emitted_tokens=given.tokens,
-        cost_nano=_priced_sum((input_cost, output_cost, *([idle_cost] if is_spread else ()))),
+        cost_nano=_known_sum((input_cost, output_cost, *([idle_cost] if is_spread else ()))),
         energy_uj=plus(energy, share.uj) if is_spread else energy,
         energy_source=_sources(claim.sources),
         wasted_cost_nano=wasted,
@@ -172,6 +172,7 @@ def _row(claim: Claim, of_work: Sequence[int], share: Share, of_idle: int, *, is
         draft_tokens=given.draft_tokens,
         accepted_tokens=given.accepted_tokens,
         wasted_ns=given.wasted_ns,
+        spec_steps=given.spec_steps,
     )
 
 
@@ -205,14 +206,15 @@ MEASURED = ("energy_uj", "wasted_uj", "idle_uj")
 def merged(key: str, rows: Sequence[CostRow]) -> CostRow:
     """The sum of rows of one report; with an unpriced part the cost is unpriced."""
     sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
-    sums |= {name: _priced_sum(getattr(row, name) for row in rows) for name in PRICED}
+    sums |= {name: _known_sum(getattr(row, name) for row in rows) for name in PRICED}
     sums |= {name: _measured_sum(getattr(row, name) for row in rows) for name in MEASURED}
+    sums["spec_steps"] = _known_sum(row.spec_steps for row in rows)
     has_idle = any(row.has_idle for row in rows)
     return CostRow(key, energy_source=_sources(_told(row) for row in rows), has_idle=has_idle, **sums)
 
 
-def _priced_sum(amounts: Iterable[int | None]) -> int | None:
-    """A sum with an unpriced part is unpriced: a partial bill would look like a low one."""
+def _known_sum(amounts: Iterable[int | None]) -> int | None:
+    """A sum with an unknown part is unknown: a partial bill would look like a low one."""
     total = 0
     for amount in amounts:
         if amount is None:

@@ -16,7 +16,8 @@ class _Usage:
 
     cohort, tenant: '' where there is none; idle has neither. uj, wasted_uj: null where no window was measured, else the
     sum of those that were. tokens: prompt tokens (input) or completion tokens (output); measured_tokens: of them in
-    windows with energy. steps to requests: of output. planned_k_steps: sum over steps of the plan's K.
+    windows with energy. steps to spec_steps: of output. planned_k_steps: sum over steps of the plan's K. spec_steps: of
+    the steps, those with a draft; null where windows of before revision 0009, no longer all kept, did not tell.
     """
 
     sku: Mapped[str] = mapped_column(primary_key=True)
@@ -36,6 +37,7 @@ class _Usage:
     draft_tokens: Mapped[int]
     accepted_tokens: Mapped[int]
     requests: Mapped[int]
+    spec_steps: Mapped[int | None]
 
 
 class CostHour(_Usage, Base):

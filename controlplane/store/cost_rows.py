@@ -27,7 +27,7 @@ class CostRow:
     that were not kept. idle_cost_nano, idle_uj: the row's part of idle by the report's rule (weighted, where the rule
     is none and the part therefore not in the cost). machine_ns: busy time; idle_ns: idle time of the row's own
     machines, hours or days, None by dimensions that idle time has no value of. requests: ended ones. steps,
-    planned_k_steps, draft_tokens, accepted_tokens: as in the rollups (cost_models).
+    planned_k_steps, draft_tokens, accepted_tokens, spec_steps: as in the rollups (cost_models).
     """
 
     key: str
@@ -52,6 +52,12 @@ class CostRow:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     wasted_ns: int = 0
+    spec_steps: int | None = 0
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted draft tokens / step with a draft; None without one, or where spec_steps is."""
+        return 1 + self.accepted_tokens / self.spec_steps if self.spec_steps else None
 
     @property
     def cost_per_million_tokens(self) -> Decimal | None:
@@ -157,8 +163,8 @@ class CostCell(NamedTuple):
     neither). direction: input (prefill), output (drafting and verification) or idle. ns: machine time; wasted_*: on
     rejected draft positions. cost_nano: integer nano-units, None = unpriced; the cells of an (hour, sku) cost together
     exactly its bill. uj: microjoules, None = not measured. tokens: prompt tokens for input, emitted ones for output;
-    measured_tokens: of them in windows with energy. steps, planned_k_steps, draft_tokens, accepted_tokens: of output.
-    requests: ended ones, counted in output.
+    measured_tokens: of them in windows with energy. steps, planned_k_steps, draft_tokens, accepted_tokens, spec_steps:
+    of output (spec_steps: None where it is not known). requests: ended ones, counted in output.
     """
 
     hour: int
@@ -181,3 +187,4 @@ class CostCell(NamedTuple):
     accepted_tokens: int
     requests: int
     measured_tokens: int = 0
+    spec_steps: int | None = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from controlplane.store.cost_dimensions import DIRECTIONS, OF_MACHINES, Cell, Fi
 from controlplane.store.cost_models import CostDay, CostHour, CostMonth
 from controlplane.store.cost_pieces import HOUR_S, Piece
 from controlplane.store.models import Window, WindowCohort
-from controlplane.store.rollup import HOURS_PER_DAY, IDLE, Amounts, month_of
+from controlplane.store.rollup import HOURS_PER_DAY, IDLE, Amounts, month_of, spec_steps_of, summed
 
 NAMES = ("sku", "model", "cohort", "tenant", "direction", "energy_source")
 
@@ -81,7 +81,7 @@ def _group_query(source: Any, by: str, where: Filter) -> sa.Select[Any]:
         sa.literal_column(f"key_{i}") for i in range(len(key)) if i != 1 or where
     ]
     return (
-        sa.select(*labelled, *(sa.func.sum(source[name]) for name in Amounts._fields))
+        sa.select(*labelled, *(summed(source[name]) for name in Amounts._fields))
         .where(*source["within"])
         .group_by(*by_position)
     )
@@ -144,15 +144,15 @@ def _raw_columns(piece: Piece) -> sa.CompoundSelect[Any]:
     no_wasted_uj = sa.case((c.input_uj.is_not(None), 0))
     prefill = named(
         c.cohort, DIRECTIONS[0], c.input_ns, zero, c.input_uj, no_wasted_uj, c.input_tokens,
-        c.input_tokens * measured, zero, zero, zero, zero, zero,
+        c.input_tokens * measured, zero, zero, zero, zero, zero, zero,
     )  # fmt: skip
     decode = named(
         c.cohort, DIRECTIONS[1], c.attributed_ns - c.input_ns, c.wasted_ns, c.attributed_uj - c.input_uj, c.wasted_uj,
         given, given * measured, c.spec_steps + c.plain_steps, c.planned_k_steps, c.draft_tokens, c.accepted_tokens,
-        c.requests_finished + c.requests_failed,
+        c.requests_finished + c.requests_failed, c.spec_steps,
     )  # fmt: skip
     idle_wasted = sa.case((Window.idle_uj.is_not(None), 0))
-    idle = named(none, IDLE, Window.idle_ns, zero, Window.idle_uj, idle_wasted, *(zero for _ in range(7)))
+    idle = named(none, IDLE, Window.idle_ns, zero, Window.idle_uj, idle_wasted, *(zero for _ in range(8)))
     return sa.union_all(
         sa.select(*prefill).join_from(Window, WindowCohort).where(*begin),
         sa.select(*decode).join_from(Window, WindowCohort).where(*begin),
@@ -173,11 +173,31 @@ def _raw_cells(connection: sa.Connection, piece: Piece) -> Iterator[tuple[Cell, 
     for row in connection.execute(sa.select(untold).where(untold.c.direction == IDLE)):
         add(Cell._make(row[: len(Cell._fields)]), Amounts._make(row[len(Cell._fields) :]))
     of_window = (Window.hour, Window.device, Window.model, WindowCohort.cohort, Window.energy_source)
-    query = sa.select(*of_window, WindowCohort.uses, *_LEGACY).join_from(Window, WindowCohort).where(*begin)
-    for hour, sku, model, cohort, energy_source, uses, *columns in connection.execute(query):
-        for tenant, direction, *amounts in _legacy_uses(*columns) if uses is None else uses:
-            add(Cell(hour, sku, model, cohort, tenant or "", direction, energy_source), Amounts._make(amounts))
+    query = (
+        sa.select(*of_window, WindowCohort.uses, WindowCohort.spec_steps, *_LEGACY)
+        .join_from(Window, WindowCohort)
+        .where(*begin)
+    )
+    for hour, sku, model, cohort, energy_source, uses, spec_steps, *columns in connection.execute(query):
+        for tenant, direction, amounts in told_uses(_legacy_uses(*columns) if uses is None else uses, spec_steps):
+            add(Cell(hour, sku, model, cohort, tenant or "", direction, energy_source), amounts)
     yield from sorted(sums.items())
+
+
+def told_uses(uses: Sequence[Sequence[Any]], spec_steps: int) -> list[tuple[str | None, str, Amounts]]:
+    """A cohort's uses in a window, as models.WindowCohort has them; in those of before revision 0009 its spec_steps
+    are put where they were spent.
+    """
+    found = [
+        (tenant, direction, Amounts._make([*told, 0][: len(Amounts._fields)])) for tenant, direction, *told in uses
+    ]
+    if all(len(use) == 2 + len(Amounts._fields) for use in uses):
+        return found
+    drafting = spec_steps_of(spec_steps, [(amounts.steps, amounts.draft_tokens) for _, _, amounts in found])
+    return [
+        (tenant, direction, amounts._replace(spec_steps=steps))
+        for (tenant, direction, amounts), steps in zip(found, drafting, strict=True)
+    ]
 
 
 _LEGACY = (

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 BUSY_TIMEOUT_MS = 5_000
 """How long a SQLite statement waits for another connection's lock before it fails."""
+
+
+Database: TypeAlias = sa.Engine
+"""What reads and writes of the store are asked of, for callers that know no SQL."""
+
+DatabaseError: TypeAlias = SQLAlchemyError
+"""What a read or a write raises when the database fails it; `one_line` makes a sentence of it."""
 
 
 class StoreError(RuntimeError):

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from controlplane.experiment import is_holdout
-from controlplane.store.engine import reading
+from controlplane.store.engine import Database, reading
 from controlplane.store.models import Window, WindowCohort
 from controlplane.store.recorded import stored_cell
 from controlplane.store.time_range import TimeRange
@@ -101,6 +101,20 @@ def recent_windows(
     found = [_seen(row, parts.get(_key(row), [])) for row in rows]
     found.sort(key=lambda seen: (seen.at, seen.window.id))
     return RecentWindows(tuple(found), profile, models[0], is_cut or is_short, tuple(models[1:]))
+
+
+def newest_start(
+    engine: Database, range: TimeRange, *, model: str | None = None, windows: int = WINDOWS
+) -> float | None:
+    """When the newest window began that `recent_windows` leaves out of the range (unix seconds); None where it leaves
+    none out. All ranges with the same end and the same one have the same recent windows.
+    """
+    within = (Window.started_at >= range.start, Window.started_at < range.end)
+    newest = sa.select(Window.started_at).where(*within).order_by(Window.started_at.desc()).offset(windows).limit(1)
+    if model is not None:
+        newest = newest.where(Window.model == model)
+    with engine.connect() as connection:
+        return connection.scalar(newest)
 
 
 _SAME = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "idle_energy_uj",

@@ -50,7 +50,7 @@ class Window(Base):
     """
 
     __tablename__ = "window"
-    __table_args__ = (Index(None, "started_at"),)
+    __table_args__ = (Index(None, "started_at"), Index(None, "ended_at"))
 
     worker: Mapped[str] = mapped_column(primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -52,6 +52,7 @@ class CohortPoint:
     seconds: wall time from first_at, the start of its first window in the bucket, to last_at, the end of its last
     (so that the time in which any of several cohorts was active can be told); tokens_per_s =
     emitted_tokens / seconds, of all workers together. acceptance_length = 1 + accepted / spec step (None without one).
+    spec_steps, plain_steps: None where hours of before revision 0009 do not tell them apart (store.rollup_series).
     mean_k: draft tokens per step, plain steps included; planned_k: what the plan asked for, likewise (None without a
     step): the proposer may have had less to say than the plan allowed.
     """
@@ -59,8 +60,8 @@ class CohortPoint:
     at: float
     cohort: str
     emitted_tokens: int
-    spec_steps: int
-    plain_steps: int
+    spec_steps: int | None
+    plain_steps: int | None
     accepted_tokens: int
     draft_tokens: int
     seconds: float

@@ -26,9 +26,13 @@ IDLE = "idle"
 
 KEY = ("sku", "model", "cohort", "tenant", "direction", "energy_source")
 
+SPEC_STEPS = "spec_steps"
+
 
 class Amounts(NamedTuple):
-    """The columns that are summed (cost_models._Usage). uj, wasted_uj: None where nothing was measured."""
+    """The columns that are summed (cost_models._Usage). uj, wasted_uj: None where nothing was measured. spec_steps:
+    None where a part of them is not known.
+    """
 
     ns: int = 0
     wasted_ns: int = 0
@@ -41,15 +45,17 @@ class Amounts(NamedTuple):
     draft_tokens: int = 0
     accepted_tokens: int = 0
     requests: int = 0
+    spec_steps: int | None = 0
 
     def plus(self, other: Amounts) -> Amounts:
-        ns, wasted_ns, uj, wasted_uj, *counts = self
-        ns_more, wasted_more, uj_more, wasted_uj_more, *more = other
+        ns, wasted_ns, uj, wasted_uj, *counts, spec_steps = self
+        ns_more, wasted_more, uj_more, wasted_uj_more, *more, spec_more = other
         if uj is None:
             uj, wasted_uj = uj_more, wasted_uj_more
         elif uj_more is not None:
             uj, wasted_uj = uj + uj_more, (wasted_uj or 0) + (wasted_uj_more or 0)
-        return Amounts(ns + ns_more, wasted_ns + wasted_more, uj, wasted_uj, *map(add, counts, more))
+        spec = None if spec_steps is None or spec_more is None else spec_steps + spec_more
+        return Amounts._make((ns + ns_more, wasted_ns + wasted_more, uj, wasted_uj, *map(add, counts, more), spec))
 
 
 class Part(NamedTuple):
@@ -69,7 +75,8 @@ def parts(window: WorkerWindow, use: WindowUse) -> list[Part]:
     for cohort in window.cohorts:
         tenants = cohort.by_tenant
         planned = split(sum(cell.k * cell.steps for cell in cohort.cells), [tenant.steps for tenant in tenants])
-        for tenant, planned_k_steps in zip(tenants, planned, strict=True):
+        drafting = spec_steps_of(cohort.spec_steps, [(tenant.steps, tenant.draft_tokens) for tenant in tenants])
+        for tenant, planned_k_steps, spec_steps in zip(tenants, planned, drafting, strict=True):
             if (taken := used.get((cohort.cohort, tenant.tenant, "input"))) is not None:
                 measured = 0 if taken.uj is None else taken.tokens
                 amounts = Amounts(taken.ns, taken.wasted_ns, taken.uj, taken.wasted_uj, taken.tokens, measured)
@@ -87,10 +94,27 @@ def parts(window: WorkerWindow, use: WindowUse) -> list[Part]:
                 draft_tokens=tenant.draft_tokens,
                 accepted_tokens=tenant.accepted_tokens,
                 requests=tenant.requests,
+                spec_steps=spec_steps,
             )
             found.append(Part(cohort.cohort, tenant.tenant, "output", amounts))
     found.append(Part("", None, IDLE, Amounts(use.idle_ns, 0, use.idle_uj, nothing)))
     return found
+
+
+def spec_steps_of(spec_steps: int, parts: Sequence[tuple[int, int]]) -> list[int]:
+    """A cohort's steps with a draft over its parts, each (steps, draft tokens): by the steps of those that drafted.
+
+    Windows count them by cohort; a part has none where it drafted nothing, and never more than it has steps.
+    """
+    return split(spec_steps, [steps if drafted else 0 for steps, drafted in parts])
+
+
+def summed(column: Any) -> sa.ColumnElement[Any]:
+    """The sum of a column of the rollups over a group of rows. Of spec_steps null where any of the rows has null:
+    a part that is not known leaves the whole unknown. Of energy the sum of what was measured.
+    """
+    total = sa.func.sum(column)
+    return sa.case((sa.func.count() == sa.func.count(column), total)) if column.key == SPEC_STEPS else total
 
 
 def hour_of(at: float) -> int:
@@ -151,5 +175,6 @@ def _upsert(
 
 
 def _sum(before: Any, added: Any) -> Any:
-    """The sum; of a column that may be null, the sum of what was measured."""
-    return sa.func.coalesce(before + added, before, added) if before.nullable else before + added
+    """The sum; of energy, the sum of what was measured. Of spec_steps null, as in `summed`, where either is."""
+    may_lack = before.nullable and before.key != SPEC_STEPS
+    return sa.func.coalesce(before + added, before, added) if may_lack else before + added

@@ -15,19 +15,25 @@ accepted -> 1.25; both: 1,400 spec steps, 3,100 accepted -> 3.214
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 
+from controlplane.settings import Settings
 from controlplane.store.engine import open_database
 from controlplane.store.migrate import upgrade
 from controlplane.store.models import Base, DecisionEntry, PlanEntry, Request, Window, WindowCohort
 from controlplane.store.rollup import IDLE, Amounts, Part, add_to_rollups
 from dashboard import data
+from dashboard.launch import dashboard_command, run_dashboard
 from dashboard.ledger import forget as forget_readings
 
 PRICES = """version: 1
@@ -98,7 +104,7 @@ def parts(of_window: Window, cohorts: list[WindowCohort]) -> list[Part]:
         amounts = Amounts(
             row.attributed_ns, row.wasted_ns, row.attributed_uj, row.wasted_uj, row.emitted_tokens, measured,
             row.spec_steps + row.plain_steps, row.planned_k_steps, row.draft_tokens, row.accepted_tokens,
-            row.requests_finished,
+            row.requests_finished, row.spec_steps,
         )  # fmt: skip
         found.append(Part(row.cohort, None, "output", amounts))
         found.append(Part(row.cohort, None, "input", Amounts(uj=row.input_uj, tokens=row.input_tokens)))
@@ -256,3 +262,51 @@ def filled(ledger: Ledger) -> Ledger:
 @pytest.fixture(scope="session")
 def make_ledger() -> type[Ledger]:
     return Ledger
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        assert process.poll() is None, "the dashboard ended"
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"no dashboard at {url} after {timeout_s} s")
+
+
+@contextmanager
+def served(ledger: Any, home: Path, **changes: Any) -> Iterator[str]:
+    """A running dashboard on that ledger: where it is."""
+    settings = Settings(
+        home=home,
+        database_url=ledger.url,
+        prices=ledger.prices,
+        port=free_port(),
+        dashboard_port=free_port(),
+        **changes,
+    )
+    with (home / "dashboard.log").open("wb") as log:
+        process = run_dashboard(settings, stdout=log.fileno(), stderr=subprocess.STDOUT)
+        try:
+            where = dashboard_command(settings).url
+            wait_until_healthy(where, process)
+            yield where
+        finally:
+            process.terminate()
+            process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[str]]:
+    """A running dashboard: `with serving(ledger, home, **settings) as url`."""
+    return served

@@ -83,7 +83,7 @@ def test_what_is_kept_of_a_reading_is_read_anew_after_a_new_window(filled):
     filled.fill(sequence=2)
     read().cached("key", lambda: calls.append(1.0))
     assert calls == [0.0, 1.0]
-    assert len(readings._memory._kept) == 1
+    assert not {"cost_report", "reports"} & {key[2][0] for key in readings._memory._kept}
 
 
 def test_what_is_kept_of_a_database_is_not_shown_for_the_one_that_replaced_it(filled, make_ledger, tmp_path):
@@ -115,9 +115,9 @@ def test_what_goes_wrong_in_a_pages_reading_is_a_sentence(monkeypatch):
 
 def test_what_is_kept_is_bounded(filled):
     ledger = read()
-    for n in range(200):
+    for n in range(1000):
         ledger.cached(n, lambda: 0)
-    assert len(readings._memory._kept) == 64
+    assert len(readings._memory._kept) == 256
 
 
 @pytest.mark.usefixtures("filled")

@@ -360,8 +360,8 @@ def test_the_speculation_page_shows_break_even_waste_and_counts_as_worked_out():
     waste = table(app, "Rejected tokens")
     assert [row["Cohort"] for row in waste] == ["code", "total"]
     assert list(waste[0].values())[1:] == ["500", "50.0 %", "3.000 s", "25.0 %", "$0.003000", "not measured"]
-    (counts,) = table(app, "Tokens per step")
-    assert (counts["Planned K"], counts["Accepted"], counts["Tokens per step"]) == (1.0, 0.5, 1.5)
+    (counts,) = table(app, "Acceptance length")
+    assert (counts["Planned K"], counts["Accepted"], counts["Acceptance length"]) == (1.0, 0.5, 1.5)
     assert "Rests on 20 windows of m" in texts(app)
 
 
@@ -372,7 +372,7 @@ def test_the_plan_in_force_has_the_cohorts_that_had_no_traffic_too(ledger):
     ledger.fill(first="asleep", second="dormant", sequence=10, age_s=7200)
     app = open_page("speculation")
     assert [row["Cohort"] for row in table(app, "Fallback")] == ["asleep", "dormant"]
-    assert [row["Cohort"] for row in table(app, "Tokens per step")] == ["json", "fiction"]
+    assert [row["Cohort"] for row in table(app, "Acceptance length")] == ["json", "fiction"]
 
 
 def test_a_cohort_that_only_the_plan_has_is_said_to_have_no_step(ledger):
@@ -456,4 +456,4 @@ def test_two_hundred_cohorts_are_cut_to_the_busiest_and_found_by_name(ledger):
     assert len(table(app, "Acceptance needed")) == 10
     assert "Tables and maps show 10 of 200 cohorts" in texts(app)
     found = open_page("speculation", find="-19")
-    assert [row["Cohort"] for row in table(found, "Tokens per step")] == [f"cohort-19{i}" for i in range(10)]
+    assert [row["Cohort"] for row in table(found, "Acceptance length")] == [f"cohort-19{i}" for i in range(10)]

@@ -40,7 +40,7 @@ FILTERS: tuple[dict[str, list[str]], ...] = (
 RULES: tuple[Literal["none", "weighted", "even"], ...] = ("none", "weighted", "even")
 MONEY = ("cost_nano", "wasted_cost_nano")
 COUNTS = ("input_tokens", "emitted_tokens", "requests", "measured_tokens", "energy_uj", "wasted_uj", "machine_ns",
-          "steps", "planned_k_steps", "draft_tokens", "accepted_tokens")  # fmt: skip
+          "steps", "planned_k_steps", "draft_tokens", "accepted_tokens", "spec_steps")  # fmt: skip
 
 
 def parts(report: CostReport) -> list[Any]:
@@ -64,6 +64,7 @@ def truth(windows: list[WorkerWindow]) -> dict[str, int]:
         "draft_tokens": sum(cohort.draft_tokens for cohort in cohorts),
         "accepted_tokens": sum(cohort.accepted_tokens for cohort in cohorts),
         "steps": sum(cohort.spec_steps + cohort.plain_steps for cohort in cohorts),
+        "spec_steps": sum(cohort.spec_steps for cohort in cohorts),
         "planned_k_steps": sum(cell.k * cell.steps for cohort in cohorts for cell in cohort.cells),
     }
 

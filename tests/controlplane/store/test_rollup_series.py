@@ -28,9 +28,21 @@ def engine(tmp_path: Path):
     windows: list[tuple[Any, list[Part]]] = [
         (window(START + at), [Part(name, None, "input", Amounts(1, tokens=999)), Part(name, None, "output", amounts)])
         for at, name, amounts in (
-            (0, "code", Amounts(10, tokens=100, steps=40, planned_k_steps=80, draft_tokens=60, accepted_tokens=50)),
+            (
+                0,
+                "code",
+                Amounts(
+                    10, tokens=100, steps=40, planned_k_steps=80, draft_tokens=60, accepted_tokens=50, spec_steps=20
+                ),
+            ),
             (3600, "chat", Amounts(10, tokens=30, steps=30)),
-            (DAY_S, "code", Amounts(10, tokens=50, steps=25, planned_k_steps=25, draft_tokens=25, accepted_tokens=25)),
+            (
+                DAY_S,
+                "code",
+                Amounts(
+                    10, tokens=50, steps=25, planned_k_steps=25, draft_tokens=25, accepted_tokens=25, spec_steps=None
+                ),
+            ),
         )
     ]
     with writing(found).begin() as connection:
@@ -68,15 +80,30 @@ def test_only_the_cohorts_that_were_asked_for_are_read(engine):
     assert rollup_series(engine, YEAR, DAY_S, model="another") == []
 
 
-def test_k_is_by_step_and_acceptance_length_is_not_known(engine):
+def test_k_is_by_step_and_acceptance_length_by_step_with_a_draft(engine):
     first = rollup_series(engine, YEAR, 3600)[0]
-    assert (first.planned_k, first.mean_k, first.acceptance_length) == (2.0, 1.5, None)
+    assert (first.planned_k, first.mean_k, first.acceptance_length) == (2.0, 1.5, 1 + 50 / 20)
+    assert (first.spec_steps, first.plain_steps) == (20, 20)
     assert first.tokens_per_s == 100 / 3600
 
 
-def test_a_bucket_that_the_range_cuts_has_the_time_that_is_left_of_it(engine):
-    (first, *_) = rollup_series(engine, TimeRange(START + 1800, START + DAY_S), 3600)
-    assert first.seconds == 1800
+@pytest.mark.parametrize("bucket_s", [DAY_S, 2 * DAY_S])
+def test_where_a_part_does_not_know_its_steps_with_a_draft_the_bucket_does_not_either(engine, bucket_s):
+    last = rollup_series(engine, YEAR, bucket_s, cohorts=("code",))[-1]
+    assert (last.spec_steps, last.plain_steps, last.acceptance_length) == (None, None, None)
+    assert last.planned_k is not None
+
+
+def test_without_a_step_with_a_draft_there_is_no_acceptance_length(engine):
+    (chat,) = rollup_series(engine, YEAR, DAY_S, cohorts=("chat",))
+    assert (chat.spec_steps, chat.plain_steps, chat.acceptance_length) == (0, 30, None)
+
+
+def test_a_bucket_has_the_time_of_the_hours_that_are_read_for_it(engine):
+    (first,) = rollup_series(engine, TimeRange(START + 1800, START + 3000), 3600)
+    assert first.seconds == 3000
+    (of_two_hours, *_) = rollup_series(engine, TimeRange(START + 5400, START + DAY_S), 7200)
+    assert (of_two_hours.seconds, of_two_hours.emitted_tokens) == (3600, 30)
 
 
 @pytest.mark.parametrize("bucket_s", [0, 60, 5400])
