@@ -481,11 +481,53 @@ def test_doctor_finds_a_running_system_healthy(kadence) -> None:
     assert [c for c in checks.values() if not c["ok"]] == []
 
 
-def test_ctrl_c_stops_everything_it_started_and_keeps_the_last_request(kadence, ask) -> None:
+def test_a_flood_of_one_cohort_does_not_keep_another_out(kadence) -> None:
+    """Slots and queue are full of the flood's: the other's request displaces one, and does not wait for them all."""
+
+    async def race() -> tuple[list[int], int, float, float]:
+        body = {"model": "smollm2-135m-instruct", "prompt": "One, two, three", "max_tokens": 24, "ignore_eos": True}
+        async with httpx.AsyncClient(timeout=120, base_url=kadence.url) as client:
+
+            async def send(cohort: str) -> tuple[int, float]:
+                headers = {"x-kadence-cohort": cohort}
+                answer = await client.post("/v1/completions", json=body, headers=headers)
+                return answer.status_code, time.monotonic()
+
+            flood = [asyncio.create_task(send("free")) for _ in range(8)]
+            await asyncio.sleep(0.3)
+            quiet = await send("repetitive")
+            ended = [await task for task in flood]
+        return [status for status, _ in ended], quiet[0], quiet[1], max(at for _, at in ended)
+
+    statuses, quiet, quiet_at, flood_at = asyncio.run(race())
+    assert quiet == 200
+    assert set(statuses) <= {200, 429}
+    assert quiet_at <= flood_at + 1.0
+
+
+def test_a_deadline_is_a_408(kadence) -> None:
+    body = {"model": "smollm2-135m-instruct", "prompt": "One, two", "max_tokens": 400, "ignore_eos": True}
+    headers = {"x-kadence-timeout": "0.5"}
+    answer = httpx.post(f"{kadence.url}/v1/completions", json=body, headers=headers, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (408, "deadline_exceeded")
+
+
+def test_ctrl_c_lets_a_stream_end_stops_everything_it_started_and_keeps_the_last_request(kadence, ask) -> None:
     """Last: it ends the module's system."""
     started = kadence.descendants()
     last = ask("free", "Say goodbye.", max_tokens=8)
-    assert kadence.stop() == 0
+    body = {"model": "smollm2-135m-instruct", "prompt": "One, two", "max_tokens": 100, "ignore_eos": True}
+    late = 0
+    with httpx.stream("POST", f"{kadence.url}/v1/completions", json={**body, "stream": True}, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        kadence.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        late = httpx.post(f"{kadence.url}/v1/completions", json=body, timeout=60).status_code
+        *_, finish, done = [line for line in lines if line]
+    assert (late, done) == (503, "data: [DONE]")
+    assert '"finish_reason":"length"' in finish
+    assert kadence.process.wait(60) == 0
     with sqlite3.connect(kadence.home / "kadence.db") as database:
         assert database.execute("SELECT 1 FROM request WHERE request_id = ?", (last.id,)).fetchone()
     left = [line for pid, line in started.items() if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -164,3 +166,25 @@ def test_a_request_id_in_use_is_refused(make_engine, ask) -> None:
     engine.submit(ask([3]))
     with pytest.raises(ValueError, match="request id 'r' is in use"):
         engine.submit(ask([4]))
+
+
+def steps_until(engine, name: str) -> int:
+    """Steps until the request's first token."""
+    steps = 1
+    while name not in {chunk.request_id for chunk in engine.step()}:
+        steps += 1
+    return steps
+
+
+def test_a_flood_of_one_tenant_does_not_raise_anothers_time_to_first_token_beyond_its_share(make_engine, ask) -> None:
+    """Two slots, eight tokens a request: every other slot that becomes free is the quiet tenant's."""
+    engine = make_engine(0, "none", slots=2, eos=())
+    for i in range(60):
+        engine.submit(replace(ask([3, 4], f"flood{i}", max_tokens=8), tenant="flood"))
+    engine.step()
+    waited = []
+    for i in range(4):
+        engine.submit(replace(ask([5, 6], f"quiet{i}", max_tokens=8), tenant="quiet"))
+        waited.append(steps_until(engine, f"quiet{i}"))
+    assert max(waited) <= 2 * 8 + 1
+    assert engine.scheduler.waiting

@@ -1,0 +1,165 @@
+"""What HTTP and Ray add to the engine: the same requests over the endpoint and in process, in paired turns.
+
+    python -m benchmarks.endpoint_overhead --rounds 9
+
+Starts a `kadence serve` of its own and an engine in this process, both at K = 0, and has them decode the same greedy
+requests one after the other, in alternating order; texts must be equal. The endpoint's turn pays for its client, too,
+which shares this machine. Figures are of pairs: what the endpoint adds to the time to first token, and takes from
+tokens per second of the whole turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import random
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from benchmarks.decode import machine
+from benchmarks.decode_figures import Spread, append_lines
+from benchmarks.endpoint_server import POLICY, running
+from controlplane.policy import parse_policy
+from controlplane.settings import Settings, load_settings
+from workers.build import build_engine
+from workers.engine_loop import EngineLoop
+from workers.sequence import Chunk, EngineRequest, SamplingParams
+
+RESULTS = Path(__file__).with_name("endpoint_overhead.csv")
+PROMPT_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One arm's decoding of all streams. ttft_s: of each; seconds: until the last one ended; texts: by stream."""
+
+    ttft_s: tuple[float, ...]
+    seconds: float
+    texts: tuple[str, ...]
+
+
+def prompts_of(streams: int, turn: int) -> list[list[int]]:
+    numbers = random.Random(turn)
+    return [[numbers.randrange(1000, 40_000) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
+
+
+class InProcess:
+    """The engine on a thread of this process, as a worker has it."""
+
+    def __init__(self, settings: Settings) -> None:
+        engine, _ = build_engine(settings, parse_policy(POLICY.replace("START", "0")), worker="benchmark")
+        self._chunks: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        self._loop = EngineLoop(engine, self._chunks.put, lambda report: None)
+        self._loop.start()
+
+    def turn(self, prompts: list[list[int]], tokens: int) -> Turn:
+        started = time.perf_counter()
+        for i, prompt in enumerate(prompts):
+            sampling = SamplingParams(tokens, temperature=0.0, ignore_eos=True)
+            request = EngineRequest(str(i), tuple(prompt), sampling, "default", created_at=time.time())
+            self._loop.submit(request)
+        first: dict[str, float] = {}
+        texts = dict.fromkeys(map(str, range(len(prompts))), "")
+        left = len(prompts)
+        while left:
+            chunk = self._chunks.get(timeout=600)
+            first.setdefault(chunk.request_id, time.perf_counter() - started)
+            texts[chunk.request_id] += chunk.text
+            left -= chunk.finish_reason is not None
+        seconds = time.perf_counter() - started
+        return Turn(tuple(first[name] for name in texts), seconds, tuple(texts.values()))
+
+    def stop(self) -> None:
+        self._loop.stop()
+
+
+async def over_http(client: httpx.AsyncClient, prompts: list[list[int]], tokens: int, model: str) -> Turn:
+    """The same as streams, all sent at once."""
+    started = time.perf_counter()
+
+    async def read(prompt: list[int]) -> tuple[float, str]:
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        first, text = 0.0, ""
+        async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    first = first or time.perf_counter() - started
+                    text += json.loads(line[6:])["choices"][0]["text"]
+        return first, text
+
+    read_all = await asyncio.gather(*(read(prompt) for prompt in prompts))
+    seconds = time.perf_counter() - started
+    return Turn(tuple(first for first, _ in read_all), seconds, tuple(text for _, text in read_all))
+
+
+def row_of(streams: int, tokens: int, pairs: list[tuple[Turn, Turn]]) -> dict[str, Any]:
+    """Figures of (in process, endpoint) pairs."""
+    added = [1000 * (e - i) for ours, theirs in pairs for i, e in zip(ours.ttft_s, theirs.ttft_s, strict=True)]
+    lost = Spread.of([1 - ours.seconds / theirs.seconds for ours, theirs in pairs])
+    ttft = Spread.of(added)
+    return {
+        "streams": streams,
+        "tokens": tokens,
+        "pairs": len(pairs),
+        "tokens_per_s_in_process": Spread.of([streams * tokens / ours.seconds for ours, _ in pairs]).median,
+        "tokens_per_s_endpoint": Spread.of([streams * tokens / theirs.seconds for _, theirs in pairs]).median,
+        "tokens_per_s_lost_min": lost.min,
+        "tokens_per_s_lost_median": lost.median,
+        "tokens_per_s_lost_max": lost.max,
+        "ttft_added_ms_min": ttft.min,
+        "ttft_added_ms_median": ttft.median,
+        "ttft_added_ms_max": ttft.max,
+    }
+
+
+async def compare(
+    url: str, engine: InProcess, streams: int, tokens: int, rounds: int, model: str
+) -> list[tuple[Turn, Turn]]:
+    pairs = []
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+        for turn in range(-1, rounds):  # the first pair warms up
+            prompts = prompts_of(streams, turn)
+            turns: dict[str, Turn] = {}
+            for arm in ("engine", "endpoint") if turn % 2 else ("endpoint", "engine"):
+                if arm == "engine":
+                    turns[arm] = await asyncio.to_thread(engine.turn, prompts, tokens)
+                else:
+                    turns[arm] = await over_http(client, prompts, tokens, model)
+            if turns["engine"].texts != turns["endpoint"].texts:
+                raise typer.BadParameter("texts differ between the engine and the endpoint; no figures are reported")
+            if turn >= 0:
+                pairs.append((turns["engine"], turns["endpoint"]))
+    return pairs
+
+
+def main(
+    streams: Annotated[list[int], typer.Option(help="Give it several times.")] = [1, 16],  # noqa: B006
+    tokens: Annotated[int, typer.Option(min=2)] = 64,
+    rounds: Annotated[int, typer.Option(min=1)] = 9,
+    csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
+) -> None:
+    """What the endpoint adds, by number of streams."""
+    given: dict[str, Any] = {"max_sequences": 16, "profile_s": 0.0, "canary_share": 0.0}
+    settings = load_settings(**given)
+    engine = InProcess(settings)
+    rows = []
+    with running(0, **given) as server:
+        for n in streams:
+            pairs = asyncio.run(compare(server.url, engine, n, tokens, rounds, settings.model))
+            rows.append(row_of(n, tokens, pairs))
+            typer.echo(json.dumps(rows[-1]))
+    engine.stop()
+    conditions = {"date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads)}
+    append_lines(csv, [conditions | row for row in rows])
+
+
+if __name__ == "__main__":
+    typer.run(main)
