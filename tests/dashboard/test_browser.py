@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.settings import Settings
 from dashboard import screenshot
-from dashboard.launch import dashboard_command, run_dashboard
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed")
@@ -28,48 +21,6 @@ SHOWN = ".st-key-shown-{}"
 """What a page has once it shows that range."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        assert process.poll() is None, "the dashboard ended"
-        try:
-            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError(f"no dashboard at {url} after {timeout_s} s")
-
-
-@contextmanager
-def serving(ledger: Any, home: Path, **changes: Any) -> Iterator[str]:
-    """A running dashboard on that ledger: where it is."""
-    settings = Settings(
-        home=home,
-        database_url=ledger.url,
-        prices=ledger.prices,
-        port=free_port(),
-        dashboard_port=free_port(),
-        **changes,
-    )
-    with (home / "dashboard.log").open("wb") as log:
-        process = run_dashboard(settings, stdout=log.fileno(), stderr=subprocess.STDOUT)
-        try:
-            where = dashboard_command(settings).url
-            wait_until_healthy(where, process)
-            yield where
-        finally:
-            process.terminate()
-            process.communicate(timeout=10)
-
-
 def fill(ledger: Any) -> Any:
     ledger.migrate()
     ledger.price()
@@ -78,7 +29,7 @@ def fill(ledger: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def url(make_ledger, tmp_path_factory) -> Iterator[str]:
+def url(make_ledger, serving, tmp_path_factory) -> Iterator[str]:
     """A running dashboard, started from a folder that is not ours: the hand-made ledger, and two days ago another."""
     folder = tmp_path_factory.mktemp("dashboard")
     ledger = make_ledger(folder)
@@ -144,7 +95,7 @@ def test_a_custom_range_that_is_typed_is_in_the_url(url, browser):
     assert "from=3d" in address
 
 
-def test_a_locked_database_is_a_sentence_until_it_is_free_again(tmp_path, make_ledger, browser):
+def test_a_locked_database_is_a_sentence_until_it_is_free_again(tmp_path, make_ledger, serving, browser):
     ledger = fill(make_ledger(tmp_path))
     with serving(ledger, tmp_path, dashboard_refresh_s=1) as where:
         holder = sqlite3.connect(ledger.path, isolation_level=None)
@@ -163,7 +114,7 @@ def test_a_locked_database_is_a_sentence_until_it_is_free_again(tmp_path, make_l
     assert "cohort=json" in address
 
 
-def test_a_password_is_asked_before_anything_is_shown(tmp_path, make_ledger, browser):
+def test_a_password_is_asked_before_anything_is_shown(tmp_path, make_ledger, serving, browser):
     ledger = fill(make_ledger(tmp_path))
     with serving(ledger, tmp_path, dashboard_password="correct horse") as where:
         page = browser.new_context().new_page()
