@@ -7,10 +7,14 @@ from datetime import tzinfo
 
 import pandas as pd
 
+from controlplane.decision.guard import Reason
 from controlplane.store.queries import DecisionRow, PlanRow
 from dashboard import format as fmt
 from dashboard.charts import load_label
 from dashboard.figures import why
+
+CONTROL_WINDOW = "0, control window"
+"""The plan on record has the K that control goes on from; in a control window of an experiment no cohort drafts."""
 
 WHY_COLUMNS = ("Cohort", "K", "Why", "Since")
 
@@ -38,6 +42,8 @@ def why_frame(
         if found is None:
             lines.append((cohort, k, "nothing changed it in this range", fmt.NOTHING))
         else:
+            if found.reason == Reason.EXPERIMENT and found.new_k == 0:
+                k = CONTROL_WINDOW
             reason = f"{found.old_k} → {found.new_k} at load {load_label(found.load_bucket)}: {why(found)}"
             lines.append((cohort, k, reason, fmt.moment(found.at, zone)))
     return pd.DataFrame(lines, columns=list(WHY_COLUMNS))
