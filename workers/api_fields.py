@@ -107,13 +107,13 @@ def _is_prompt(value: Any) -> bool:
 
 
 def _is_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(i) is int and 0 <= i <= MAX_INT for i in value)
+    return isinstance(value, list) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= MAX_INT
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
     if isinstance(value, str):
         return (value,)
-    if _is_token_ids(value):
+    if isinstance(value[0], int):
         return (tuple(value),)
     return tuple(p if isinstance(p, str) else tuple(p) for p in value)
 

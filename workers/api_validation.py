@@ -24,6 +24,10 @@ from workers.api_models import (
 )
 from workers.api_neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, NEUTRAL_MESSAGE, without_neutral
 
+MOST_NAMES = 500
+MOST_NAMES_IN_ALL = 20_000
+MOST_BIASES = 32_768
+
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Raises ApiError."""
@@ -81,14 +85,18 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`; raises ApiError."""
     try:
         data = from_json(body, allow_inf_nan=False)
-        json.loads(body, object_pairs_hook=_once_each, parse_int=float, parse_float=float)
+        json.loads(body, object_pairs_hook=_Keys().check, parse_float=float)
     except _NamedTwice as twice:
         name = _path((twice.key,))
         raise invalid(name, f"{name} is in the body twice; send it once.", "duplicate_key") from None
+    except _TooMany as many:
+        raise invalid(None, f"The body has over {many.most} {many.of}.", "invalid_value") from None
     except ValueError:
         raise invalid(None, "The body is not valid JSON in UTF-8.", "invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(None, "The body must be a JSON object.", "invalid_type")
+    if len(data) > MOST_NAMES:
+        raise invalid(None, f"The body has over {MOST_NAMES} fields.", "invalid_value")
     return data
 
 
@@ -114,11 +122,33 @@ class _NamedTwice(Exception):
         self.key = key
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> None:
-    """Parsers differ on which of two equal keys holds, so that a proxy may have checked the other one."""
-    if len(keys := {key for key, _ in pairs}) < len(pairs):
-        names = [key for key, _ in pairs]
-        raise _NamedTwice(next(key for key in names if key in keys and names.count(key) > 1))
+class _TooMany(Exception):
+    def __init__(self, most: int, of: str) -> None:
+        super().__init__()
+        self.most, self.of = most, of
+
+
+class _Keys:
+    """Of one body. Each unknown name costs an error of the validator, and a body could have a hundred thousand."""
+
+    def __init__(self) -> None:
+        self._seen = self._biases = 0
+
+    def check(self, pairs: list[tuple[str, Any]]) -> None:
+        """Parsers differ on which of two equal keys holds, so that a proxy may have checked the other one."""
+        if len(keys := {key for key, _ in pairs}) < len(pairs):
+            names = [key for key, _ in pairs]
+            raise _NamedTwice(next(key for key in names if key in keys and names.count(key) > 1))
+        if len(pairs) > MOST_NAMES and all(key.isdigit() for key in keys):  # a logit_bias
+            self._biases += len(pairs)
+            if self._biases > MOST_BIASES:
+                raise _TooMany(MOST_BIASES, "token ids as names")
+            return
+        self._seen += len(pairs)
+        if len(pairs) > MOST_NAMES:
+            raise _TooMany(MOST_NAMES, "fields in one object")
+        if self._seen > MOST_NAMES_IN_ALL:
+            raise _TooMany(MOST_NAMES_IN_ALL, "fields in all objects together")
 
 
 def _plain_messages(data: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from workers import api_body
 from workers.backend import Overloaded, WorkerError
 
 Ask = Callable[..., httpx.Response]
@@ -405,3 +407,103 @@ def test_a_fault_of_the_endpoint_itself_is_an_error_object_without_a_traceback(
 def test_more_prompts_than_could_ever_be_taken_in_are_refused_at_once(complete: Ask, backend: Any) -> None:
     error = error_of(complete(prompt=["hi"] * (backend.max_prompts + 1)), 400)
     assert error["param"] == "prompt"
+
+
+def test_a_body_that_trickles_is_a_408_and_its_place_is_free_again(
+    base_url: str, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a real connection: it is closed, so that the rest of the body is never taken for a request."""
+    monkeypatch.setattr(api_body, "BODY_WITHIN_S", 0.3)
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    )
+    port = int(base_url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head)
+        said = b""
+        while part := connection.recv(65536):  # until the server closes it
+            said += part
+    answered, _, body = said.partition(b"\r\n\r\n")
+    assert answered.startswith(b"HTTP/1.1 408 ")
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("timeout_error", "request_timeout")
+    assert not backend.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/admin/kill-switch", "/admin/policy"])
+def test_a_slow_body_is_a_408_on_every_route_that_takes_one(
+    ask: Ask, backend: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(api_body, "BODY_WITHIN_S", 0.05)
+
+    async def parts() -> Any:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    method = "PUT" if path.startswith("/admin") else "POST"
+    response = ask(method, path, content=parts(), headers={"content-type": "application/json"})
+    assert error_of(response, 408)["code"] == "request_timeout"
+    assert response.headers["connection"] == "close"
+    assert not backend.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"x-request-id": "a\x01b"},
+        {"x-request-id": "x" * 5000},
+        {"x-kadence-metrics": "\xff\xfe"},
+        {"authorization": "Bearer " + "x" * 7000},
+        {"authorization": "Bearer \xff\xfe"},
+        {"traceparent": "00-\xff"},
+        {"content-type": "application/json; charset=\xff"},
+    ],
+    ids=lambda header: next(iter(header)) + str(len(next(iter(header.values())))),
+)
+def test_no_header_is_a_server_error_or_comes_back(ask: Ask, path: str, header: dict[str, str]) -> None:
+    headers = [("content-type", "application/json")] if "content-type" not in header else []
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in [*headers, *header.items()]]
+    response = ask("POST", path, content=b"{}", headers=encoded)
+    assert response.status_code in (400, 401)
+    (value,) = header.values()
+    assert value not in response.text
+    assert value not in response.headers.values()
+
+
+BIASES = [b'"%d": 1' % n for n in range(99_999)]
+WIDE = b"{" + b",".join(b'"f%d": 1' % n for n in range(400)) + b"}"
+REFUSED: list[tuple[str, bytes]] = [
+    ("malformed", b'{"model": "tiny", "prompt": '),
+    ("wrong type", b'{"model": "tiny", "prompt": {"a": 1}}'),
+    ("deep", b'{"model": "tiny", "prompt": ' + b"[" * 900_000 + b"}"),
+    ("not UTF-8", b'{"model": "tiny", "prompt": "' + b"\xff" * 900_000 + b'"}'),
+    ("negative", b'{"model": "tiny", "prompt": "a", "max_tokens": -5}'),
+    ("NaN", b'{"model": "tiny", "prompt": "a", "top_p": NaN}'),
+    ("over the context", b'{"model": "tiny", "prompt": "' + b"x" * 1_900_000 + b'"}'),
+    ("too large", b'{"model": "tiny", "prompt": "' + b"x" * 2_200_000 + b'"}'),
+    ("many token ids", b'{"model": "tiny", "prompt": [' + b"1," * 900_000 + b"1]}"),
+    ("many prompts", b'{"model": "tiny", "prompt": [' + b'"a",' * 400_000 + b'"a"]}'),
+    ("many fields", b"{" + b",".join(b'"f%d": 1' % n for n in range(100_000)) + b"}"),
+    ("many fields in many objects", b'{"model": "tiny", "prompt": [' + b",".join([WIDE] * 300) + b"]}"),
+    ("many biases", b'{"model": "tiny", "prompt": "a", "logit_bias": {' + b",".join(BIASES) + b"}}"),
+]
+
+
+@pytest.mark.parametrize("body", [body for _, body in REFUSED], ids=[name for name, _ in REFUSED])
+def test_a_refusal_over_a_real_connection_costs_little_and_computes_nothing(
+    base_url: str, backend: Any, body: bytes
+) -> None:
+    """Processor time of this whole process, client and server: below 0.1 s on an idle machine; a busy one takes longer
+    for the same work.
+    """
+    url, headers = f"{base_url}/v1/completions", {"content-type": "application/json"}
+    with httpx.Client() as http:
+        http.post(url, content=b"{}", headers=headers)
+        began = time.process_time()
+        response = http.post(url, content=body, headers=headers)
+        took = time.process_time() - began
+    assert response.status_code in (400, 413)
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert took < 0.3
+    assert not backend.requests
