@@ -12,6 +12,7 @@ from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from typing import Any
 
+import numpy as np
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -166,7 +167,11 @@ def unpack(masks: Seq[PackedMask | None], vocab_size: int, device: torch.device)
     """Masks as [len(masks), vocab_size] bool on that device, by one transfer; a row without one allows all."""
     width = next((len(mask) for mask in masks if mask is not None), -(-vocab_size // 8))
     everything = b"\xff" * width
-    packed = torch.frombuffer(bytearray(b"".join(mask or everything for mask in masks)), dtype=torch.uint8)
-    packed = packed.view(len(masks), width).to(device)
-    bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
-    return bits.view(len(masks), 8 * width)[:, :vocab_size].bool()
+    packed = np.frombuffer(b"".join(mask or everything for mask in masks), dtype=np.uint8).reshape(len(masks), width)
+    if device.type == "cpu":
+        bits = np.unpackbits(packed, axis=1, count=vocab_size, bitorder="little")
+        return torch.from_numpy(bits.view(np.bool_))
+    # An eighth of the bytes go to the device.
+    sent = torch.tensor(packed, device=device)
+    spread = (sent[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
+    return spread.view(len(masks), 8 * width)[:, :vocab_size].bool()

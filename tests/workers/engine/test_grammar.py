@@ -186,6 +186,13 @@ def allowed(mask: bytes) -> set[str]:
     return {TOKENIZER.convert_ids_to_tokens(i) for i in row.nonzero().flatten().tolist()}
 
 
+def test_masks_are_unpacked_lowest_bit_first_and_none_allows_all() -> None:
+    masks = [bytes(np.random.default_rng(n).integers(0, 256, 12, dtype=np.uint8)) for n in range(3)] + [None]
+    unpacked = unpack(masks, 90, torch.device("cpu"))
+    expected = [[mask is None or bool(mask[i // 8] >> i % 8 & 1) for i in range(90)] for mask in masks]
+    assert unpacked.tolist() == expected
+
+
 def test_masks_along_drafts_leave_the_state_as_it_was() -> None:
     """A rollback of N tokens corrupted a matcher's state (vllm 46272): there is none here."""
     looked, untouched = state(SPECS["word"], "ab"), state(SPECS["word"], "ab")
