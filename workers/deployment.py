@@ -84,9 +84,10 @@ class Worker:
         )
         self._engine_loop.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        """The request's chunks, one a step; ends with the one that carries finish_reason. Raises Overloaded, also for
-        one that was taken in and has to make room before it has begun; raises Draining.
+    async def generate(self, request: EngineRequest) -> AsyncIterator[tuple[Chunk, ...]]:
+        """The request's chunks, one a step; the last one carries finish_reason. What came since the last message goes
+        into one: a reader that is slow costs fewer of them. Raises Overloaded, also for a request that was taken in and
+        has to make room before it has begun; raises Draining.
         """
         if self._is_draining:
             raise Draining
@@ -100,14 +101,11 @@ class Worker:
             self._ends.begin(request)
             self._engine_loop.submit(request)
             while not finished:
-                chunk = await stream.get()
-                if isinstance(chunk, Exception):
-                    raise chunk
-                finished = chunk.finish_reason is not None
-                if chunk.error == QUEUE_WAIT:
+                chunks = await _all_of(stream)
+                finished = chunks[-1].finish_reason is not None
+                if chunks[-1].error == QUEUE_WAIT:
                     raise Overloaded(self._admission.retry_after_s(), "the request waited too long for its turn")
-                self._admission.begin(request.request_id)
-                yield chunk
+                yield chunks
         finally:
             self._admission.end(request.request_id)
             del self._streams[request.request_id]
@@ -164,6 +162,8 @@ class Worker:
         stream = self._streams.get(chunk.request_id)
         if stream is not None:
             stream.put_nowait(chunk)
+            # From here on and not from when it is read: one that has a chunk is not turned away any more.
+            self._admission.begin(chunk.request_id)
         self._ends.take(chunk)
 
     def _on_report(self, report: Report) -> None:
@@ -177,6 +177,19 @@ class Worker:
             is_draining=self._is_draining,
             energy_windows_dropped={} if self._energy is None else self._energy.dropped,
         )
+
+
+async def _all_of(stream: asyncio.Queue[Chunk | Exception]) -> tuple[Chunk, ...]:
+    """Wait for a chunk and take all that are there. Raises an exception that was put."""
+    taken = [await stream.get()]
+    while not stream.empty():
+        taken.append(stream.get_nowait())
+    chunks = []
+    for item in taken:
+        if isinstance(item, Exception):
+            raise item
+        chunks.append(item)
+    return tuple(chunks)
 
 
 class Endpoint:

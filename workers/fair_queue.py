@@ -14,8 +14,10 @@ from itertools import chain
 
 from workers.sequence import EngineRequest, Sequence
 
-QUANTUM = 64
-"""Tokens of credit a round. Small, so that a tenant of short requests does not get a long run of them."""
+QUANTUM = 1
+"""Tokens of credit a round: with more than a request costs, a flood of short ones would send several in a row. Rounds
+in which nobody can send cost nothing here.
+"""
 
 PRIORITY, FLEX = "priority", "flex"
 

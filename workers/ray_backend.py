@@ -96,8 +96,9 @@ class RayBackend:
         response = self._stream.remote(request)
         self._responses[request.request_id] = response
         try:
-            async for chunk in response:
-                yield chunk
+            async for chunks in response:
+                for chunk in chunks:
+                    yield chunk
         except (Overloaded, Draining):
             raise
         except RayTaskError as error:
