@@ -7,6 +7,7 @@ import ipaddress
 import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -225,8 +226,14 @@ def is_admin_key(backend: Backend, token: str) -> bool:
 
 
 def is_loopback(request: Request) -> bool:
-    """Whether the client is on this machine; behind a proxy nobody can tell, so no."""
+    """Whether the client is on this machine; behind a proxy nobody can tell, so no.
+
+    Nor for a host name that could be anybody's: a web page whose name is made to lead to 127.0.0.1 (DNS rebinding)
+    speaks from this machine, through its user's browser, with the page's host name.
+    """
     if request.client is None or {"x-forwarded-for", "forwarded"} & set(request.headers):
+        return False
+    if not _is_own_name(request.headers.get("host", "")):
         return False
     try:
         address = ipaddress.ip_address(request.client.host)
@@ -234,6 +241,21 @@ def is_loopback(request: Request) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a host header is none, an address, `localhost`, or a name without a dot, which no public DNS has."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+    except ValueError:
+        return False
+    if "." not in name or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _staged(staged: StagedPlan | None) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import TemplateError
+from pydantic_core import from_json
 
 from workers.api_errors import invalid
 from workers.api_models import Message, Tool
@@ -105,6 +106,6 @@ def template_of(tokenizer: Any) -> str:
 def _arguments(text: str, path: str) -> Any:
     """Templates write arguments as JSON by themselves."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return from_json(text, allow_inf_nan=False)  # unlike json it refuses half of a surrogate pair: no text has one
+    except ValueError:
         raise invalid(f"{path}.function.arguments", f"{path}.function.arguments must be JSON text.") from None

@@ -66,7 +66,10 @@ def _format_schema(wish: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def _check(schema: dict[str, Any], path: str) -> None:
-    fault = _fault(_text(schema))
+    try:
+        fault = _fault(_text(schema))
+    except ValueError:  # 1e400 is JSON, and no number of anybody's
+        fault = "", "a number in it is out of range"
     if fault is not None:
         where, reason = fault
         param = path + _readable(where)
@@ -82,8 +85,8 @@ def _fault(text: str) -> tuple[str, str] | None:
 
 
 def _text(schema: dict[str, Any]) -> str:
-    """The order of properties is kept: answers have theirs in it."""
-    return json.dumps(schema, ensure_ascii=False)
+    """The order of properties is kept: answers have theirs in it. Raises ValueError for a number that is none."""
+    return json.dumps(schema, ensure_ascii=False, allow_nan=False)
 
 
 def _readable(path: str) -> str:

@@ -49,6 +49,7 @@ class KeyGate:
         try:
             caller = identify(self._backend, Request(scope), self._use)
         except ApiError as error:
+            scope["state"]["facts"].error = error.code
             await error.response()(scope, receive, send)
             return
         scope.setdefault("state", {}).update(caller=caller, key_use=self._use)

@@ -19,7 +19,7 @@ from workers.api_fields import (
     ToolChoice,
     Unsigned,
 )
-from workers.sequence import MAX_LOGPROBS
+from workers.sequence import MAX_LOGPROBS, MIN_REPETITION_PENALTY
 
 MAX_CHOICES = 128
 MAX_BEST_OF = 20  # as in the OpenAI API
@@ -27,6 +27,7 @@ MAX_REPETITION_PENALTY = 100
 
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Repetition = Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY, allow_inf_nan=False)]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
@@ -61,8 +62,12 @@ class Message(Strict):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: Annotated[str, StringConstraints(max_length=512)] | None = None
+
+
+# A body has room for a million wrong entries, each with an error of its own: the first one is enough.
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 
 
 class Prediction(Strict):
@@ -109,7 +114,7 @@ class GenerationRequest(Strict):
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # -1 is some servers' way of saying 0
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=MAX_REPETITION_PENALTY, allow_inf_nan=False)] | None = None
+    repetition_penalty: Repetition | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias = ()
@@ -181,13 +186,13 @@ class ChatRequest(GenerationRequest):
         }
     )
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -235,7 +240,7 @@ class TokenizeRequest(Strict):
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
@@ -245,7 +250,7 @@ class DetokenizeRequest(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [1, 2, 3]}]})
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
-    tokens: list[Unsigned]
+    tokens: Annotated[list[Unsigned], Field(fail_fast=True)]
 
 
 class AlertOrder(Strict):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from controlplane.telemetry import FinishReason, RequestRecord
 from workers.api_calls import Call
 from workers.api_choice import ChoiceReader, Piece
-from workers.backend import Backend, DeadlineExceeded, Overloaded, WorkerError
+from workers.backend import Backend, DeadlineExceeded, Draining, Overloaded, WorkerError
 from workers.deadlines import DEADLINE, STALLED
 from workers.sequence import Chunk, EngineRequest
 
@@ -197,7 +197,7 @@ class Generation:
                 if chunk.finish_reason is not None:
                     return
         except Exception as error:
-            if isinstance(error, Overloaded):
+            if isinstance(error, Overloaded | Draining):
                 self._refused.add(index)
             self._queue.put_nowait(error)
 

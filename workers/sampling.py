@@ -73,6 +73,7 @@ def _restrict_to_largest(
             probs = probs.gather(-1, index)
         # A token stays while the mass before it is under top_p, so that the first always stays.
         is_outside = probs.cumsum(-1) - probs >= sampling.top_p
+        is_outside[:, 0] = False  # in float32 a top_p may be 0
         values = values.masked_fill(is_outside, -torch.inf)
         is_complete = is_outside[:, -1]
     return torch.full_like(scores, -torch.inf).scatter_(-1, index, values), is_complete

@@ -23,6 +23,8 @@ class Served(Protocol):
 
 MAX_LOGPROBS = 20
 """Most alternatives of which a request may have log-probabilities, as in OpenAI's API."""
+MIN_REPETITION_PENALTY = 0.01
+"""With less, logits divided by it and by a low temperature would not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class SamplingParams:
     tokens; max_tokens 0 only scores the prompt. stop, stop_token_ids: strings and tokens that end the text and are left
     out of it; the token is among the ids of the output.
 
-    repetition_penalty (above 0, 1 is off) hits tokens of prompt and output, presence_penalty and frequency_penalty (0
-    is off) those of the output (`kernels.sample` has the rule). logit_bias: (token id, what is added to its logit),
+    repetition_penalty (0.01 or more, 1 is off) hits tokens of prompt and output, presence_penalty and frequency_penalty
+    (0 is off) those of the output (`kernels.sample` has the rule). logit_bias: (token id, what is added to its logit),
     each id once. logprobs: None is none, 0 the chosen token's, n with the n most likely alternatives, at most
     MAX_LOGPROBS; prompt_logprobs: the same of the prompt's tokens.
     """

@@ -8,7 +8,7 @@ it ends. Keys do not know each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from controlplane.keys.bucket import Bucket, full_bucket
@@ -51,6 +51,11 @@ class _Use:
     requests: Bucket | None
     tokens: Bucket | None
     running: int = 0
+
+    def at(self, now_ns: int) -> _Use:
+        """The same at `now_ns`."""
+        requests, tokens = (bucket and bucket.at(now_ns) for bucket in (self.requests, self.tokens))
+        return replace(self, requests=requests, tokens=tokens)
 
 
 class KeyLimiter:
@@ -96,8 +101,11 @@ class KeyLimiter:
         return 0 if use is None else use.running
 
     def standings(self, key: str, limits: KeyLimits, now_ns: int) -> dict[Limit, Standing]:
-        """What is left of the limits a minute that the key has."""
-        use = self._use(key, limits, now_ns)
+        """What is left of the limits a minute that the key has. Only looks: an answer to a request that began under
+        other limits must not put those in force again, with full buckets.
+        """
+        use = self._uses.get(key)
+        use = _fresh(limits, now_ns) if use is None or use.limits != limits else use.at(now_ns)
         buckets: dict[Limit, Bucket | None] = {"requests": use.requests, "tokens": use.tokens}
         return {
             limit: Standing(bucket.per_minute, bucket.units, bucket.full_in_ns)
@@ -108,11 +116,15 @@ class KeyLimiter:
     def _use(self, key: str, limits: KeyLimits, now_ns: int) -> _Use:
         use = self._uses.get(key)
         if use is None or use.limits != limits:
-            requests, tokens = (
-                None if limit is None else full_bucket(limit, now_ns)
-                for limit in (limits.requests_per_minute, limits.tokens_per_minute)
-            )
-            use = self._uses[key] = _Use(limits, requests, tokens, 0 if use is None else use.running)
-        use.requests = use.requests and use.requests.at(now_ns)
-        use.tokens = use.tokens and use.tokens.at(now_ns)
+            use = replace(_fresh(limits, now_ns), running=self.running(key))
+        use = self._uses[key] = use.at(now_ns)
         return use
+
+
+def _fresh(limits: KeyLimits, now_ns: int) -> _Use:
+    """As a key begins."""
+    requests, tokens = (
+        None if limit is None else full_bucket(limit, now_ns)
+        for limit in (limits.requests_per_minute, limits.tokens_per_minute)
+    )
+    return _Use(limits, requests, tokens)

@@ -54,9 +54,13 @@ class ApiKey:
     is_revoked: bool = False
 
     def rejection(self, now: float) -> Rejection | None:
-        """Why it opens nothing at `now`; None while it does."""
+        """Why it opens nothing at `now`; None while it does. Revoked, it never does, whatever the clock says here or
+        said where it was revoked.
+        """
+        if self.is_revoked:
+            return "revoked"
         if self.ends_at is not None and now >= self.ends_at:
-            return "revoked" if self.is_revoked else "rotated"
+            return "rotated"
         return "expired" if self.expires_at is not None and now >= self.expires_at else None
 
 

@@ -132,6 +132,19 @@ def test_other_limits_hold_from_the_next_request_with_what_is_under_way() -> Non
     assert isinstance(limiter.admit("a", KeyLimits(9, None, 1), 5, 0), Ticket)
 
 
+def test_an_answer_to_a_request_from_before_other_limits_puts_none_in_force_again() -> None:
+    """Its headers look at the limits it began with; each look at them would fill the buckets anew."""
+    limiter, before, after = KeyLimiter(), KeyLimits(tokens_per_minute=100), KeyLimits(tokens_per_minute=10)
+    limiter.admit("a", before, 50, 0)
+    limiter.admit("a", after, 10, 0)
+    assert limiter.standings("a", before, 0)["tokens"].limit == 100
+    assert limiter.admit("a", after, 10, 0) == LimitRefusal("tokens", 10, 60 * S)
+
+
+def test_looking_at_a_key_that_nobody_used_shows_full_limits() -> None:
+    assert KeyLimiter().standings("a", KeyLimits(5, 10), 0) == {"requests": (5, 5, 0), "tokens": (10, 10, 0)}
+
+
 def test_a_clock_that_goes_back_gives_nothing_away() -> None:
     bucket = full_bucket(60, 100 * S).less(60).at(110 * S)
     assert bucket.at(50 * S) == bucket

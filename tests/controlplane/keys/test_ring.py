@@ -26,6 +26,7 @@ KEY = ApiKey(NEW.id, "team", NEW.digest, tenant="team", expires_at=100.0)
         ({"ends_at": 50.0}, 49.9, None),
         ({"ends_at": 50.0}, 50.0, "rotated"),
         ({"ends_at": 50.0, "is_revoked": True}, 50.0, "revoked"),
+        ({"ends_at": 50.0, "is_revoked": True}, 49.9, "revoked"),  # a clock that was set back, or is another machine's
         ({"ends_at": 150.0}, 120.0, "expired"),
     ],
 )

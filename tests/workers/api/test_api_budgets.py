@@ -22,7 +22,7 @@ from controlplane.finops.spending import Spent
 from controlplane.policy import parse_policy
 from workers.api import create_app
 from workers.api_choice import ChoiceReader
-from workers.backend import JournalCounts, Overloaded
+from workers.backend import Draining, JournalCounts, Overloaded
 from workers.generation import Generation
 from workers.metrics import render
 from workers.sequence import EngineRequest, SamplingParams
@@ -91,9 +91,10 @@ def test_a_request_that_fails_is_settled_with_what_it_had(chat: Any, backend: An
     assert (settled.output_tokens, settled.input_tokens > 0) == (2, True)  # the first token and a plain step
 
 
-def test_a_request_that_was_never_taken_in_is_settled_with_nothing(chat: Any, backend: Any) -> None:
-    backend.refusal = Overloaded(1.0)
-    assert chat().status_code == 429
+@pytest.mark.parametrize("refusal", [Overloaded(1.0), Draining()], ids=["overloaded", "draining"])
+def test_a_request_that_was_never_taken_in_is_settled_with_nothing(chat: Any, backend: Any, refusal: Exception) -> None:
+    backend.refusal = refusal
+    assert chat().status_code in (429, 503)
     assert [(s.input_tokens, s.output_tokens) for s in backend.settled] == [(0, 0)]
 
 

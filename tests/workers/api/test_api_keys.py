@@ -100,6 +100,32 @@ def test_a_client_that_a_proxy_speaks_for_is_from_afar(ask: Any) -> None:
     assert code(ask("GET", "/v1/models", headers={"x-forwarded-for": AFAR})) == (401, "missing_api_key")
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("10.0.0.9", 200),
+        ("localhost:8000", 200),
+        ("app.localhost.", 200),
+        ("kadence", 200),
+        ("evil.example:8000", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("[::1", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/admin/policy", "/metrics"])
+def test_a_page_whose_name_was_made_to_lead_here_is_from_afar(ask: Any, path: str, host: str, status: int) -> None:
+    """DNS rebinding: a browser on this machine speaks for it, with the page's name."""
+    answer = ask("GET", path, headers={"host": host})
+    assert answer.status_code == status
+
+
+def test_a_page_whose_name_was_made_to_lead_here_cannot_infer(ask: Any) -> None:
+    assert code(ask("GET", "/v1/models", headers={"host": "evil.example"})) == (401, "missing_api_key")
+
+
 def test_a_system_whose_last_key_was_revoked_does_not_fall_open(post: Any, backend: Any) -> None:
     backend.ring = KeyRing((), has_inference=True)
     assert code(post()) == (401, "missing_api_key")

@@ -71,6 +71,14 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
     assert all(torch.equal(restrict(logits[i : i + 1], sampling)[0], together[i]) for i in range(6))
 
 
+@pytest.mark.parametrize("top_k", [0, 3])
+@pytest.mark.parametrize("top_p", [1e-300, 1e-46, 1e-7])
+def test_the_likeliest_token_stays_however_small_top_p_is(top_p, top_k) -> None:
+    """In float32 the smallest of them is 0, and a row without any token would be token 0 for ever."""
+    row = restrict(torch.tensor([[0.0, 1.0, 3.0, 2.0]]), SamplingParams(4, top_p=top_p, top_k=top_k))[0]
+    assert kept(row) == [2]
+
+
 def test_greedy_rows_are_left_alone() -> None:
     logits = torch.randn(2, 5)
     assert restrict(logits, SamplingParams(4, temperature=0.0, top_k=1, top_p=0.1)) is logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,14 @@ CONTEXT, VOCAB = 64, 48
         ("min_p", {"min_p": -0.1}),
         ("min_p", {"min_p": 1.1}),
         ("min_p", {"min_p": math.nan}),
+        ("temperature", {"temperature": -0.1}),
+        ("temperature", {"temperature": math.nan}),
+        ("top_p", {"top_p": 0.0}),
+        ("top_p", {"top_p": math.nan}),
+        ("top_k", {"top_k": -1}),
+        ("min_tokens", {"min_tokens": -1}),
         ("repetition_penalty", {"repetition_penalty": 0.0}),
+        ("repetition_penalty", {"repetition_penalty": 1e-30}),
         ("repetition_penalty", {"repetition_penalty": -1.0}),
         ("repetition_penalty", {"repetition_penalty": math.inf}),
         ("repetition_penalty", {"repetition_penalty": math.nan}),
@@ -41,6 +49,15 @@ def test_a_wish_out_of_range_is_named(ask, field, sampling) -> None:
     with pytest.raises(ValueError, match=rf"^{field} ") as raised:
         check_request(ask([3, 4], **sampling), CONTEXT, VOCAB)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB])
+@pytest.mark.parametrize("field", ["prompt", "prediction"])
+def test_a_token_that_the_model_has_no_row_for_is_named(ask, field, token) -> None:
+    """A tokenizer may know more of them; in a batch, looking one up would fail all."""
+    request = ask([3, token] if field == "prompt" else [3, 4])
+    with pytest.raises(ValueError, match=rf"^{field} has the token {token};"):
+        check_request(replace(request, prediction=(token,) if field == "prediction" else ()), CONTEXT, VOCAB)
 
 
 @pytest.mark.parametrize(
