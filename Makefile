@@ -8,7 +8,7 @@ SHELL := /bin/bash
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-kernels check format clean
+.PHONY: help setup up test test-kernels test-clients test-clients-slow check format clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -30,10 +30,26 @@ up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops al
 test: setup ## The test suite that users run
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m e2e
-	$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not e2e and not clients" --numprocesses 2 --dist loadfile
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+# Other people's clients, each in an environment of its own: their versions exclude each other's and ours.
+CLIENTS := .venv-clients
+
+$(CLIENTS)/%/.installed: tests/clients/requirements-%.txt tests/clients/constraints-%.txt
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	@echo "installing into $(CLIENTS)/$*: a minute or two, once"
+	$(CLIENTS)/$*/bin/pip install -qq --disable-pip-version-check --constraint tests/clients/constraints-$*.txt \
+		--requirement tests/clients/requirements-$*.txt
+	@touch $@
+
+test-clients: setup $(CLIENTS)/clients/.installed $(CLIENTS)/litellm/.installed ## OpenAI, LangChain, LiteLLM and Schemathesis against a real endpoint
+	$(BIN)/python -m pytest -m "clients and not slow" tests/clients $(ARGS)
+
+test-clients-slow: setup $(CLIENTS)/clients/.installed $(CLIENTS)/aiperf/.installed $(CLIENTS)/guidellm/.installed ## AIPerf, GuideLLM, and Schemathesis for ten minutes
+	KADENCE_SCHEMATHESIS_S=600 $(BIN)/python -m pytest -m "clients and (slow or schemathesis)" tests/clients $(ARGS)
 
 test-kernels: setup ## Compile every kernel for every chip, and compare with benchmarks/kernels_resources.csv
 	$(BIN)/python -m benchmarks.kernels_resources
@@ -49,5 +65,5 @@ format: setup ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove what setup and tests made (not the models in ~/.cache/kadence, not the ledger in .kadence)
-	rm -rf $(VENV) artifacts build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) artifacts build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -99,8 +99,8 @@ class Settings(BaseSettings):
     energy_powercap: Path = Field(Path("/sys/class/powercap"), description="where the kernel shows RAPL counters")
     log_format: Literal["json", "console"] = Field("json", description="of the lines in <home>/logs/kadence.log")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="and above is logged")
-    otlp_endpoint: str = Field(
-        "", description="base URL of an OTLP/HTTP collector for traces and gen_ai metrics; empty: none are made"
+    otlp_endpoint: str | None = Field(
+        None, description="base URL of an OTLP/HTTP collector for traces and gen_ai metrics; unset: none are made"
     )
     retention_days: int = Field(30, ge=0, le=3650, description="windows and requests older than this go; 0 keeps all")
     model_cache: Path = Path("~/.cache/kadence/models")
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
 
     @field_validator("otlp_endpoint")
     @classmethod
-    def _collector(cls, url: str) -> str:
+    def _collector(cls, url: str | None) -> str | None:
         if url and not re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", url):
             raise ValueError("must be empty or a URL such as http://127.0.0.1:4318")
         return url.rstrip("/")

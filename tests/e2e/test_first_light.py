@@ -512,6 +512,47 @@ def test_a_deadline_is_a_408(kadence) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (408, "deadline_exceeded")
 
 
+def test_no_log_of_any_process_has_text_of_clients_or_secrets(kadence, eventually) -> None:
+    """Of its own requests, good and bad, and whatever the other tests of this module have made be logged."""
+    canary = "CANARYzq7"
+    headers = {"x-kadence-cohort": "free", "x-note": canary, "x-request-id": f"{canary} x"}
+    good = {"model": "smollm2-135m-instruct", "max_tokens": 12, "temperature": 0, "user": canary, "stop": canary}
+    messages = [{"role": "user", "content": f"{canary}: {JSON_PROMPT}"}]
+    asked = {**good, "messages": messages, "metadata": {canary: canary}}
+    with httpx.Client(base_url=kadence.url, headers=headers, timeout=60) as http:
+        answer = http.post("/v1/chat/completions", json=asked).json()
+        http.post("/v1/chat/completions", json={**asked, "stream": True})
+        http.post("/v1/chat/completions", json={**asked, canary: 1})
+        broken = {"content": f'{{"model": "{canary}'.encode(), "headers": {"content-type": "application/json"}}
+        http.post("/v1/completions", **broken)
+        http.post("/v1/completions", json={**good, "prompt": canary * 2000})
+        http.get(f"/v1/models/{canary}?{canary}={canary}")
+        http.get("/v1/models", headers={"authorization": f"Bearer kad_{canary}"})
+        request_id = http.post("/v1/completions", json={**good, "prompt": canary}).headers["x-request-id"]
+    log = kadence.home / "logs" / "kadence.log"
+    eventually(lambda: request_id in log.read_text())
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {"endpoint", "worker"} <= {line["component"] for line in lines}
+    (ended,) = [line for line in lines if line["event"] == "request" and line["request_id"] == request_id]
+    assert (ended["status"], ended["cohort"], ended["completion_tokens"] > 0) == (200, "free", True)
+    assert [line["event"] for line in lines if line.get("completion_id") == ended["completion_id"]] == [
+        "request ended",
+        "request",
+    ]
+    session = [path for path in Path("/tmp/ray").glob("session_*") if path.name.endswith(f"_{kadence.process.pid}")]
+    written = [path for folder in (kadence.home, *session) for path in folder.rglob("*") if is_log(path)]
+    assert len(written) > 3
+    secret = answer["choices"][0]["message"]["content"][:40]
+    for path in written:
+        text = path.read_text(errors="replace")
+        assert canary not in text, path
+        assert secret not in text, path
+
+
+def is_log(path: Path) -> bool:
+    return path.is_file() and (path.suffix in (".log", ".out", ".err", ".1") or "log" in path.parts[-2])
+
+
 def test_ctrl_c_lets_a_stream_end_stops_everything_it_started_and_keeps_the_last_request(kadence, ask) -> None:
     """Last: it ends the module's system."""
     started = kadence.descendants()
