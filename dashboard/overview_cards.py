@@ -122,7 +122,8 @@ def _show_saving(saving: Report | None) -> None:
             value = f"{100 * (capacity.share or 0.0):.1f} %" if is_said else "no verdict yet"
             st.metric("Saved by speculation", value, help=help)
             st.caption(plain(saving.headline))
-            st.caption(plain(month_text(saving)))
+            if is_said:
+                st.caption(plain(month_text(saving)))
         link("pages/savings.py", "Savings", "kadence experiment report")
 
 

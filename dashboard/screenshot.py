@@ -38,7 +38,10 @@ READY = (
 )
 """A figure, a table, a sentence that replaces the figures, or a field to fill in; and nothing still being computed."""
 READY_MS = 60_000
-DRAWN = """() => !document.querySelector('[data-testid=stSkeleton]') &&
+SETTLE_MS = 500
+"""Charts fade in, and are drawn anew where the theme changes."""
+DRAWN = """() => document.querySelector('[data-test-script-state=notRunning]') &&
+    !document.querySelector('[data-testid=stSkeleton], [data-stale=true]') &&
     [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('canvas, svg'))"""
 
 
@@ -81,7 +84,7 @@ def open_page(
     page.goto(url)
     page.wait_for_selector(READY, timeout=READY_MS)
     page.wait_for_function(DRAWN, timeout=READY_MS)
-    page.wait_for_timeout(500)  # charts fade in
+    page.wait_for_timeout(SETTLE_MS)
     return page
 
 
@@ -146,10 +149,12 @@ def take_all(
             asked = "&".join(each for each in (query.removeprefix("?"), part) if each)
             address = f"{url.rstrip('/')}/{page_name}{'?' if asked else ''}{asked}"
             for size in sizes:
+                page = open_page(browser, address, size=SIZES[size], scheme=SCHEMES[0])
                 for scheme in SCHEMES:
-                    page = open_page(browser, address, size=SIZES[size], scheme=scheme)
+                    page.emulate_media(color_scheme=scheme)
+                    page.wait_for_timeout(SETTLE_MS)
                     yield compress(save(page, out / f"{view}-{size}-{scheme}.png"))
-                    page.context.close()
+                page.context.close()
 
 
 def main() -> None:
