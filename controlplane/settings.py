@@ -123,8 +123,8 @@ class Settings(BaseSettings):
     @classmethod
     def _collector(cls, url: str | None) -> str | None:
         if url and not re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", url):
-            raise ValueError("must be empty or a URL such as http://127.0.0.1:4318")
-        return url.rstrip("/")
+            raise ValueError("must be a URL such as http://127.0.0.1:4318")
+        return url.rstrip("/") if url else None
 
     @field_validator("carbon_zone")
     @classmethod

@@ -45,6 +45,10 @@ def configure_logs(settings: Settings, component: str) -> Path:
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)
+    if os.environ.get("KADENCE_DEBUG"):  # Ray then shows what its processes print in the terminal of `up` and `serve`
+        echo = logging.StreamHandler()
+        echo.setFormatter(_formatter("console", component, shows_messages=True))
+        root.addHandler(echo)
     for name in OURS:  # of libraries, only what is wrong
         logging.getLogger(name).setLevel(level)
     structlog.configure(
