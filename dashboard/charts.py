@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import tzinfo
 from typing import Any
 
 import altair as alt
@@ -11,6 +12,7 @@ import pandas as pd
 from controlplane.store.queries import CohortPoint, CostReport, DecisionRow
 from controlplane.telemetry import LOAD_BUCKETS
 from dashboard import format as fmt
+from dashboard.time_axis import time_tip, time_x, times, told
 
 HEIGHT = 250
 MAX_SERIES = 8
@@ -97,14 +99,15 @@ def k_chart(
     bucket_s: float,
     cohorts: Sequence[str],
     shown: Sequence[str],
+    zone: tzinfo,
 ) -> alt.LayerChart | alt.FacetChart:
     """K as planned, by cohort, as steps, and a diamond with its sentence where a decision changed K.
 
     cohorts: all that have a colour, in a fixed order; shown: those drawn.
     """
-    frame = series_frame([p for p in points if p.cohort in shown], bucket_s)
-    marks = decision_frame(decisions, shown)
-    x, color = time_x(frame), _color(cohorts)
+    frame = told(series_frame([p for p in points if p.cohort in shown], bucket_s), zone)
+    marks = told(decision_frame(decisions, shown), zone)
+    x, color = time_x(frame, zone), _color(cohorts)
     lines = (
         alt.Chart(frame)
         .mark_line(interpolate="step-after", strokeWidth=2, point={"size": 14, "filled": True})
@@ -147,16 +150,17 @@ def series_chart(
     bucket_s: float,
     cohorts: Sequence[str],
     shown: Sequence[str],
+    zone: tzinfo,
     *,
     floor: float = 0,
 ) -> alt.Chart:
     """One measure ("tokens_per_s" or "acceptance_length") over time, a line a cohort, from `floor` up."""
-    frame = series_frame([p for p in points if p.cohort in shown], bucket_s)
+    frame = told(series_frame([p for p in points if p.cohort in shown], bucket_s), zone)
     chart: alt.Chart = (
         alt.Chart(frame)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=time_x(frame),
+            x=time_x(frame, zone),
             y=alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(domainMin=floor)),
             color=_color(cohorts),
             tooltip=[time_tip(), "cohort:N", alt.Tooltip(f"{measure}:Q", title=title, format=".2f")],
@@ -194,29 +198,6 @@ def unit_cost_chart(report: CostReport, cohorts: Sequence[str], shown: Sequence[
         .properties(height=_height(cohorts))
     )
     return chart
-
-
-def times(unix_s: pd.Series) -> pd.Series:
-    """Unix seconds as aware timestamps: the browser draws them in the reader's own zone."""
-    return pd.to_datetime(unix_s.astype("float64"), unit="s", utc=True).dt.as_unit("ms")
-
-
-def time_format(span_s: float) -> str:
-    """How an axis of that many seconds tells the time, without saying more than its ticks can differ in."""
-    if span_s < 600:
-        return "%H:%M:%S"
-    return "%H:%M" if span_s < 2 * 86_400 else "%d %b" if span_s < 365 * 86_400 else "%b %Y"
-
-
-def time_x(frame: pd.DataFrame) -> alt.X:
-    """The axis of a frame's column `at`."""
-    span = (frame["at"].max() - frame["at"].min()).total_seconds() if len(frame) else 0.0
-    return alt.X("at:T", title=None, axis=alt.Axis(format=time_format(span), labelOverlap=True, tickCount=6))
-
-
-def time_tip() -> alt.Tooltip:
-    """The line of a tooltip that tells the column `at`."""
-    return alt.Tooltip("at:T", title="time", format="%Y-%m-%d %H:%M:%S")
 
 
 def _legend_columns(cohorts: Sequence[str]) -> int:

@@ -114,7 +114,7 @@ def _report_command(ledger: Ledger, bill: Bill) -> str:
     return f"{ledger.command(bill.by)}{' --basis all' if several else ''} --json"
 
 
-def show_where_it_goes(bill: Bill) -> None:
+def show_where_it_goes(ledger: Ledger, bill: Bill) -> None:
     """Cost by row, cut into what it was spent on; over time for hours and days."""
     report = bill.report
     with st.container(border=True):
@@ -127,7 +127,7 @@ def show_where_it_goes(bill: Bill) -> None:
             + IDLE_SAID[report.idle_rule]
         )
         if bill.by in OF_TIME:
-            chart = cost_charts.time_chart(report.rows, report.currency, bill.by)
+            chart = cost_charts.time_chart(report.rows, report.currency, bill.by, ledger.zone)
         else:
             rows = [*report.rows, *([report.idle] if report.idle.cost_nano else [])]
             chart = cost_charts.parts_chart(rows, report.currency)
@@ -181,7 +181,7 @@ def show_quadrant(bill: Bill) -> None:
             st.caption("\n".join(f"- {text}" for text in HELP.values()))
 
 
-def show_budgets(bill: Bill) -> None:
+def show_budgets(ledger: Ledger, bill: Bill) -> None:
     """What is spent so far, what is expected until the reset, and the limit; then all budgets."""
     with st.container(border=True):
         st.header("Forecast against budget", anchor=False)
@@ -194,7 +194,7 @@ def show_budgets(bill: Bill) -> None:
         chosen = by_name.get(name or "", bill.budgets[0])
         st.text(f"{standing_text(chosen.status)}; {ahead_text(chosen.status)}")
         st.altair_chart(
-            cost_charts.forecast_chart(chosen),
+            cost_charts.forecast_chart(chosen, ledger.zone),
             alt="Spending of the period so far, what is expected at the reset with its interval, and the limit",
         )
         frame = budget_frame(bill.budgets)

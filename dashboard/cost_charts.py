@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, tzinfo
 
 import altair as alt
 import pandas as pd
 
 from controlplane.store.queries import CostReport, CostRow
 from dashboard import format as fmt
-from dashboard.charts import HEIGHT, MAX_SERIES, time_format, times
+from dashboard.charts import HEIGHT, MAX_SERIES
 from dashboard.cost_budgets import Outlook
 from dashboard.cost_quadrant import Placed, named
 from dashboard.cost_tables import PARTS, basis_name, parts_frame
+from dashboard.time_axis import axis_of, time_tip, times, told
 
 BARS_MOST = 20
 AROUND = 110
@@ -42,21 +44,20 @@ def parts_chart(rows: Sequence[CostRow], currency: str | None, most: int = BARS_
     return chart
 
 
-def time_chart(rows: Sequence[CostRow], currency: str | None, by: str) -> alt.Chart:
-    """Cost by hour or day, UTC, as columns with the same parts. Idle of an hour is its own, and inside where spread."""
+def time_chart(rows: Sequence[CostRow], currency: str | None, by: str, zone: tzinfo) -> alt.Chart:
+    """Cost by hour, or by day of UTC, as columns with the same parts. Idle of an hour is its own, and inside where
+    spread. The axis of hours is in the zone; days of the bill are of UTC, wherever the reader is.
+    """
     frame = parts_frame(rows)
     frame["at"] = pd.to_datetime(frame["key"], utc=True)
     frame["text"] = [fmt.cost(nano, currency) for nano in frame["nano"]]
-    span = (frame["at"].max() - frame["at"].min()).total_seconds() if len(frame) else 0.0
+    first, last = (frame["at"].min().timestamp(), frame["at"].max().timestamp()) if len(frame) else (0.0, 0.0)
+    field = "utcyearmonthdatehours(at):T" if by == "hour" else "utcyearmonthdate(at):T"
     chart: alt.Chart = (
         alt.Chart(frame)
         .mark_bar()
         .encode(
-            x=alt.X(
-                "yearmonthdatehours(at):T" if by == "hour" else "yearmonthdate(at):T",
-                title=None,
-                axis=alt.Axis(format=time_format(span), labelOverlap=True, tickCount=6),
-            ),
+            x=axis_of(field, first, last, zone if by == "hour" else UTC),
             y=alt.Y("sum(cost):Q", title=f"cost, {currency or 'no prices'}"),
             color=_parts_colour(),
             order=alt.Order("order:Q"),
@@ -149,14 +150,14 @@ def quadrant_chart(found: Sequence[Placed], what: str) -> alt.LayerChart | alt.F
     return alt.layer(diagonal, across, up, points, texts).properties(height=HEIGHT + 90)
 
 
-def forecast_chart(outlook: Outlook) -> alt.LayerChart | alt.FacetChart:
+def forecast_chart(outlook: Outlook, zone: tzinfo) -> alt.LayerChart | alt.FacetChart:
     """What is spent so far, what is expected until the reset with its interval, and the limit as a line."""
     status = outlook.status
     spent = _money_frame([*outlook.so_far, (status.at, status.spent_nano)], "spent")
     y = alt.Y("usd:Q", title="USD in the period", scale=alt.Scale(domainMin=0))
-    x = alt.X("at:T", title=None, axis=alt.Axis(format=time_format(status.period.end - status.period.start)))
+    x = axis_of("at:T", status.period.start, status.period.end, zone)
     tip = [
-        alt.Tooltip("at:T", title="time", format="%Y-%m-%d %H:%M"),
+        time_tip(),
         alt.Tooltip("what:N", title=" "),
         alt.Tooltip("usd:Q", title="USD", format=".4~g"),
     ]
@@ -181,7 +182,7 @@ def forecast_chart(outlook: Outlook) -> alt.LayerChart | alt.FacetChart:
             )
             area = alt.Chart(band).mark_area(opacity=0.2, color="gray")
             layers.append(area.encode(x=x, y=alt.Y("low:Q", title="USD in the period"), y2="high:Q"))
-    whole = pd.concat(frames, ignore_index=True)
+    whole = told(pd.concat(frames, ignore_index=True), zone)
     layers.append(alt.Chart(whole).mark_line(strokeWidth=2).encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tip))
     return alt.layer(*layers).properties(height=HEIGHT + 30)
 

@@ -32,7 +32,7 @@ def show_key_figures(ledger: Ledger, found: EnergyReading) -> None:
     st.code(f"{ledger.command('cohort')} --json", language="bash")
 
 
-def show_power(found: EnergyReading) -> None:
+def show_power(ledger: Ledger, found: EnergyReading) -> None:
     machines = charts.largest(found.power)
     every = fmt.duration(found.power_s)
     with st.container(border=True):
@@ -46,7 +46,7 @@ def show_power(found: EnergyReading) -> None:
         st.caption(f"{says} Grey: it ran and nothing measured it, which is not 0 W. All models and cohorts together.")
         if found.power:
             st.altair_chart(
-                charts.power_chart(found.power, found.power_s, machines),
+                charts.power_chart(found.power, found.power_s, machines, ledger.zone),
                 alt=f"Mean power over time of {len(machines)} machines, with what measured each",
             )
         total = len({p.machine for p in found.power})
@@ -74,17 +74,18 @@ def show_batching(ledger: Ledger, found: EnergyReading) -> None:
         with left:
             if frame[charts.WITH_IDLE].notna().any():
                 st.altair_chart(
-                    charts.joule_chart(frame), alt="Joules per emitted token over time, of the work and with idle"
+                    charts.joule_chart(frame, ledger.zone),
+                    alt="Joules per emitted token over time, of the work and with idle",
                 )
             else:
                 st.caption("Joules per token: not measured.")
-            st.altair_chart(charts.running_chart(frame), alt="Running sequences on a machine over time")
-            st.altair_chart(charts.step_chart(frame), alt="Tokens emitted and drafted per step over time")
+            st.altair_chart(charts.running_chart(frame, ledger.zone), alt="Running sequences on a machine over time")
+            st.altair_chart(charts.step_chart(frame, ledger.zone), alt="Tokens emitted and drafted per step over time")
         with right:
             st.caption("Along one colour: batching. From one colour to another at the same batch: speculation.")
             if frame[charts.WORK].notna().any():
                 st.altair_chart(
-                    charts.batching_chart(frame),
+                    charts.batching_chart(frame, ledger.zone),
                     alt="Joules per token against running sequences, by how much was drafted per step",
                 )
             else:

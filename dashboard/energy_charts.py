@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 
 import altair as alt
 import pandas as pd
 
 from controlplane.store.cost_rows import CostReport
 from controlplane.store.energy import BatchPoint, PowerPoint
-from dashboard.charts import HEIGHT, MAX_SERIES, time_tip, time_x, times
+from dashboard.charts import HEIGHT, MAX_SERIES
 from dashboard.energy_figures import source_text
+from dashboard.time_axis import time_tip, time_x, times, told
 
 SMALL = 190
 DRAFTED = ("no drafts", "up to 1", "1 to 2", "2 to 4", "over 4")
@@ -60,23 +62,23 @@ def power_frame(points: Sequence[PowerPoint], machines: Sequence[str], bucket_s:
 
 
 def power_chart(
-    points: Sequence[PowerPoint], bucket_s: float, machines: Sequence[str]
+    points: Sequence[PowerPoint], bucket_s: float, machines: Sequence[str], zone: tzinfo
 ) -> alt.LayerChart | alt.FacetChart:
     """Mean power over time, a line for each machine and source; grey where one ran and was not measured."""
-    frame = power_frame(points, machines, bucket_s)
+    frame = told(power_frame(points, machines, bucket_s), zone)
     lines = sorted(frame["line"].unique())
     missing = frame[frame["ran"].astype(bool) & frame["watts"].isna()]
     tip = [time_tip(), alt.Tooltip("machine:N"), alt.Tooltip("source:N", title="measured by")]
     grey = (
         alt.Chart(missing.assign(said="not measured"))
         .mark_rect(color="gray", opacity=0.25)
-        .encode(x=time_x(frame), x2="end:T", tooltip=[*tip, alt.Tooltip("said:N", title="power")])
+        .encode(x=time_x(frame, zone), x2="end:T", tooltip=[*tip, alt.Tooltip("said:N", title="power")])
     )
     drawn = (
         alt.Chart(frame)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=time_x(frame),
+            x=time_x(frame, zone),
             y=alt.Y("watts:Q", title="watts", scale=alt.Scale(domainMin=0)),
             color=alt.Color("line:N", scale=alt.Scale(domain=lines), legend=_legend(1, symbol="stroke")),
             strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=lines), legend=None),
@@ -119,27 +121,27 @@ def drafted_class(per_step: float | None) -> str | None:
     return next((name for name, most in zip(DRAFTED[1:], (1, 2, 4), strict=False) if per_step <= most), DRAFTED[-1])
 
 
-def joule_chart(frame: pd.DataFrame) -> alt.Chart:
+def joule_chart(frame: pd.DataFrame, zone: tzinfo) -> alt.Chart:
     """Joules by emitted token over time: of the work alone, and with the machines' idle energy."""
-    return _lines(frame, [WORK, WITH_IDLE], "joules per token", domain_min=0)
+    return _lines(frame, [WORK, WITH_IDLE], "joules per token", zone, domain_min=0)
 
 
-def running_chart(frame: pd.DataFrame) -> alt.Chart:
+def running_chart(frame: pd.DataFrame, zone: tzinfo) -> alt.Chart:
     """How full the batch was: running sequences on a machine, mean over its busy time."""
-    return _lines(frame, ["running"], "running sequences", domain_min=0)
+    return _lines(frame, ["running"], "running sequences", zone, domain_min=0)
 
 
-def step_chart(frame: pd.DataFrame) -> alt.Chart:
+def step_chart(frame: pd.DataFrame, zone: tzinfo) -> alt.Chart:
     """What speculation did meanwhile: tokens emitted and drafted by step of a sequence."""
-    return _lines(frame, ["tokens per step", "drafted per step"], "tokens", domain_min=0)
+    return _lines(frame, ["tokens per step", "drafted per step"], "tokens", zone, domain_min=0)
 
 
-def batching_chart(frame: pd.DataFrame) -> alt.Chart:
+def batching_chart(frame: pd.DataFrame, zone: tzinfo) -> alt.Chart:
     """Joules by token against batch occupancy, coloured and shaped by how much was drafted.
 
     Down along one colour is what batching saves; from one colour to another at the same occupancy is speculation.
     """
-    known = frame.dropna(subset=[WORK, "running"])
+    known = told(frame.dropna(subset=[WORK, "running"]), zone)
     drafted = alt.Scale(domain=list(DRAFTED))
     chart: alt.Chart = (
         alt.Chart(known)
@@ -194,16 +196,18 @@ def cohort_chart(frame: pd.DataFrame) -> alt.Chart:
     return chart
 
 
-def _lines(frame: pd.DataFrame, measures: Sequence[str], title: str, *, domain_min: float) -> alt.Chart:
+def _lines(frame: pd.DataFrame, measures: Sequence[str], title: str, zone: tzinfo, *, domain_min: float) -> alt.Chart:
     """Columns of a frame as lines; one alone needs no legend."""
-    long = frame.melt(id_vars=["at"], value_vars=list(measures), var_name="what", value_name="value")
+    long = told(frame, zone).melt(
+        id_vars=["at", "time"], value_vars=list(measures), var_name="what", value_name="value"
+    )
     scale = alt.Scale(domain=list(measures))
     legend = _legend(2, symbol="stroke") if len(measures) > 1 else None
     chart: alt.Chart = (
         alt.Chart(long)
         .mark_line(strokeWidth=2, point={"size": 14, "filled": True})
         .encode(
-            x=time_x(frame),
+            x=time_x(frame, zone),
             y=alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=domain_min)),
             color=alt.Color("what:N", scale=scale, legend=legend),
             strokeDash=alt.StrokeDash("what:N", scale=scale, legend=legend),

@@ -12,14 +12,14 @@ from dashboard.overview_load import Overview
 from dashboard.overview_why import WHY_COLUMNS, why_frame
 
 
-def show_k(found: Overview) -> None:
+def show_k(ledger: Ledger, found: Overview) -> None:
     """K by cohort over time, and beside each cohort's K the reason for it."""
     marks = len(charts.decision_frame(found.changes, found.shown))
     with st.container(border=True):
         st.header("K over time", anchor=False)
         st.caption("K as planned, by cohort. A diamond is a decision: point at it for the reason.")
         st.altair_chart(
-            charts.k_chart(found.series, found.changes, found.bucket_s, found.colours, found.shown),
+            charts.k_chart(found.series, found.changes, found.bucket_s, found.colours, found.shown, ledger.zone),
             alt=f"K over time for {len(found.shown)} cohorts, with {marks} decisions that changed it",
         )
         total = len(found.report.rows)
@@ -74,12 +74,18 @@ def show_bill(ledger: Ledger, found: Overview) -> None:
         )
 
 
-def show_speed(found: Overview) -> None:
+def show_speed(ledger: Ledger, found: Overview) -> None:
     with st.container(border=True):
         st.header("Tokens per second", anchor=False)
         st.altair_chart(
             charts.series_chart(
-                found.series, "tokens_per_s", "tokens per second", found.bucket_s, found.colours, found.shown
+                found.series,
+                "tokens_per_s",
+                "tokens per second",
+                found.bucket_s,
+                found.colours,
+                found.shown,
+                ledger.zone,
             ),
             alt=f"Emitted tokens per second over time for {len(found.shown)} cohorts",
         )

@@ -101,7 +101,7 @@ def show_savings(report: Report) -> None:
         st.caption("Capacity is not cash: on a fleet of fixed size nothing is saved until it shrinks.")
 
 
-def show_plots(found: SavingsReading, told: Told) -> None:
+def show_plots(ledger: Ledger, found: SavingsReading, told: Told) -> None:
     measure, spec = found.measure, told.report.run.spec
     left, right = st.columns(2)
     with left, st.container(border=True):
@@ -123,7 +123,7 @@ def show_plots(found: SavingsReading, told: Told) -> None:
         pairs = charts.pair_frame(told.pairs, measure)
         if pairs["rate"].notna().any():
             st.altair_chart(
-                charts.pair_chart(pairs, measure),
+                charts.pair_chart(pairs, measure, ledger.zone),
                 alt=f"{charts.RATES[measure]} in both windows of {len(pairs) // 2} pairs",
             )
         else:

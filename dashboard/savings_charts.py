@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 from math import exp
 
 import altair as alt
 import pandas as pd
 
 from controlplane.finops.savings import Measure, Pair, Saving
-from dashboard.charts import HEIGHT, time_tip, time_x, times
+from dashboard.charts import HEIGHT
+from dashboard.time_axis import time_tip, time_x, times, told
 
 WITH, WITHOUT = "with speculation", "without"
 RATES: dict[Measure, str] = {
@@ -48,7 +50,7 @@ def pair_frame(pairs: Sequence[Pair], measure: Measure) -> pd.DataFrame:
     return frame
 
 
-def pair_chart(frame: pd.DataFrame, measure: Measure) -> alt.LayerChart | alt.FacetChart:
+def pair_chart(frame: pd.DataFrame, measure: Measure, zone: tzinfo) -> alt.LayerChart | alt.FacetChart:
     """Both windows of each pair, joined by a line: the shorter way down is the saving of that pair."""
     tip = [
         time_tip(),
@@ -58,16 +60,15 @@ def pair_chart(frame: pd.DataFrame, measure: Measure) -> alt.LayerChart | alt.Fa
         alt.Tooltip("saving:Q", title="saving of the pair", format="+.1%"),
         alt.Tooltip("order:N", title="window with speculation came"),
     ]
+    frame, x = told(frame, zone), time_x(frame, zone)
     arms = alt.Scale(domain=[WITH, WITHOUT])
     y = alt.Y("rate:Q", title=RATES[measure], scale=alt.Scale(zero=False))
-    joined = (
-        alt.Chart(frame).mark_line(color="gray", opacity=0.6).encode(x=time_x(frame), y=y, detail=alt.Detail("pair:Q"))
-    )
+    joined = alt.Chart(frame).mark_line(color="gray", opacity=0.6).encode(x=x, y=y, detail=alt.Detail("pair:Q"))
     ends = (
         alt.Chart(frame)
         .mark_point(size=55, filled=True, opacity=0.9)
         .encode(
-            x=time_x(frame),
+            x=x,
             y=y,
             color=alt.Color("arm:N", scale=arms, legend=alt.Legend(title=None, orient="top")),
             shape=alt.Shape("arm:N", scale=arms, legend=alt.Legend(title=None, orient="top")),

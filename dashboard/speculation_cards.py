@@ -65,13 +65,13 @@ def show_plan_figures(plan: PlanRow | None, now: float, ledger: Ledger) -> None:
         )
 
 
-def show_k(found: Speculation) -> None:
+def show_k(ledger: Ledger, found: Speculation) -> None:
     marks = len(charts.decision_frame(found.changes, found.shown))
     with st.container(border=True):
         st.header("K over time", anchor=False)
         st.caption("K as planned, by cohort. A diamond is a decision: point at it for the reason.")
         st.altair_chart(
-            charts.k_chart(found.series, found.changes, found.bucket_s, found.coloured, found.shown),
+            charts.k_chart(found.series, found.changes, found.bucket_s, found.coloured, found.shown, ledger.zone),
             alt=f"K over time for {len(found.shown)} cohorts, with {marks} decisions that changed it",
         )
         st.page_link("pages/policy.py", label="Every decision with its reason", icon=":material/policy:")
@@ -79,7 +79,7 @@ def show_k(found: Speculation) -> None:
             st.caption(f"The {len(found.shown)} busiest of {len(found.ranked)} cohorts. Choose one above to see it.")
 
 
-def show_acceptance(found: Speculation) -> None:
+def show_acceptance(ledger: Ledger, found: Speculation) -> None:
     with st.container(border=True):
         st.header("Acceptance length", anchor=False)
         if note := untold(found.series):
@@ -87,7 +87,7 @@ def show_acceptance(found: Speculation) -> None:
         st.altair_chart(
             charts.series_chart(
                 found.series, "acceptance_length", "tokens per step", found.bucket_s, found.coloured, found.shown,
-                floor=1,
+                ledger.zone, floor=1,
             ),
             alt=f"Tokens per step with a draft over time for {len(found.shown)} cohorts",
         )  # fmt: skip

@@ -14,11 +14,11 @@ def cost(ledger: Ledger, bill: Bill) -> None:
     cards.show_bill(ledger, bill)
     left, right = st.columns([3, 2])
     with left:
-        cards.show_where_it_goes(bill)
+        cards.show_where_it_goes(ledger, bill)
     with right:
         cards.show_bases(bill)
     cards.show_quadrant(bill)
-    cards.show_budgets(bill)
+    cards.show_budgets(ledger, bill)
     cards.show_exports(ledger, bill)
 
 

@@ -8,7 +8,7 @@ from dashboard.ledger import Ledger
 
 def energy(ledger: Ledger, found: EnergyReading) -> None:
     cards.show_key_figures(ledger, found)
-    cards.show_power(found)
+    cards.show_power(ledger, found)
     cards.show_batching(ledger, found)
     cards.show_cohorts(found)
     cards.show_carbon(ledger, found)

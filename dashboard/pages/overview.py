@@ -23,9 +23,9 @@ def overview(ledger: Ledger, found: Overview) -> None:
     panels.show_why(ledger, found)
     left, right = st.columns(2)
     with left:
-        panels.show_k(found)
+        panels.show_k(ledger, found)
     with right:
-        panels.show_speed(found)
+        panels.show_speed(ledger, found)
 
 
 show_live("Overview", load_overview, overview)

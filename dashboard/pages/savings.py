@@ -15,7 +15,7 @@ def savings(ledger: Ledger, found: SavingsReading) -> None:
     report = found.told.report
     cards.show_state(ledger, report)
     cards.show_savings(report)
-    cards.show_plots(found, found.told)
+    cards.show_plots(ledger, found, found.told)
     left, right = st.columns(2)
     with left:
         cards.show_guardrails(report)

@@ -11,10 +11,10 @@ from dashboard.speculation_load import Speculation, load_speculation
 def speculation(ledger: Ledger, found: Speculation) -> None:
     show_report_notes(found.report)
     speculation_cards.show_plan_figures(found.plan, ledger.now, ledger)
-    speculation_cards.show_k(found)
+    speculation_cards.show_k(ledger, found)
     left, right = st.columns(2)
     with left:
-        speculation_cards.show_acceptance(found)
+        speculation_cards.show_acceptance(ledger, found)
     with right:
         speculation_cards.show_survival(ledger, found)
     speculation_cards.show_notes(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from controlplane.store.queries import CohortPoint, CostReport, CostRow, DecisionRow
 from controlplane.telemetry import LOAD_BUCKETS
 from dashboard import charts
+from dashboard.time_axis import time_format
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -83,7 +85,7 @@ def test_only_decisions_that_changed_k_of_a_shown_cohort_are_marked():
 
 
 def test_a_marker_carries_its_sentence():
-    chart = charts.k_chart([point(0, "a")], [decision(1, "a", 2, 4)], 10, ["a"], ["a"])
+    chart = charts.k_chart([point(0, "a")], [decision(1, "a", 2, 4)], 10, ["a"], ["a"], UTC)
     spec = chart.to_dict()
     markers = spec["layer"][1]
     assert data_of(spec, markers)[0]["sentence"] == "because"
@@ -91,18 +93,20 @@ def test_a_marker_carries_its_sentence():
 
 
 def test_k_is_drawn_as_steps():
-    spec = charts.k_chart([point(0, "a")], [], 10, ["a"], ["a"]).to_dict()
+    spec = charts.k_chart([point(0, "a")], [], 10, ["a"], ["a"], UTC).to_dict()
     assert spec["layer"][0]["mark"]["interpolate"] == "step-after"
 
 
 def test_a_cohort_keeps_its_colour_when_it_is_the_only_one_shown():
-    spec = charts.series_chart([point(0, "a"), point(0, "b")], "tokens_per_s", "t", 10, ["a", "b"], ["b"]).to_dict()
+    spec = charts.series_chart(
+        [point(0, "a"), point(0, "b")], "tokens_per_s", "t", 10, ["a", "b"], ["b"], UTC
+    ).to_dict()
     assert spec["encoding"]["color"]["scale"]["domain"] == ["a", "b"]
     assert {row["cohort"] for row in data_of(spec, spec)} == {"b"}
 
 
 def test_a_name_is_data_and_never_a_field_or_a_title():
-    chart = charts.k_chart([point(0, EVIL)], [decision(1, EVIL, 1, 2)], 10, [EVIL], [EVIL])
+    chart = charts.k_chart([point(0, EVIL)], [decision(1, EVIL, 1, 2)], 10, [EVIL], [EVIL], UTC)
     spec = chart.to_dict()
     del spec["datasets"]
     for layer in spec["layer"]:
@@ -121,9 +125,9 @@ def test_an_unpriced_cohort_has_no_bar():
     ("span_s", "text"), [(60, "%H:%M:%S"), (3600, "%H:%M"), (7 * 86_400, "%d %b"), (800 * 86_400, "%b %Y")]
 )
 def test_an_axis_tells_the_time_as_finely_as_its_span_needs(span_s, text):
-    assert charts.time_format(span_s) == text
+    assert time_format(span_s) == text
 
 
 @pytest.mark.parametrize("measure", ["tokens_per_s", "acceptance_length"])
 def test_a_chart_of_nothing_is_still_a_chart(measure):
-    assert charts.series_chart([], measure, "t", 10, [], []).to_dict()["mark"]["type"] == "line"
+    assert charts.series_chart([], measure, "t", 10, [], [], UTC).to_dict()["mark"]["type"] == "line"

@@ -152,7 +152,7 @@ def test_the_most_urgent_budget_comes_first(november):
 
 def test_the_chart_holds_the_limit_what_is_spent_and_what_is_expected(november):
     (outlook,) = found(november)
-    spec = forecast_chart(outlook).to_dict()
+    spec = forecast_chart(outlook, UTC).to_dict()
     rows = [row for data in spec["datasets"].values() for row in data if "what" in row]
     assert {row["usd"] for row in rows if row["what"] == "limit"} == {50.0}
     assert max(row["usd"] for row in rows if row["what"] == "spent") == pytest.approx(24.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_missing_carbon_says_why(problem, text):
 
 
 def test_a_stretch_that_was_not_measured_is_grey_and_not_zero_watts():
-    spec = charts.power_chart([power(0), power(10, uj=None), power(20)], 10, ["w0"]).to_dict()
+    spec = charts.power_chart([power(0), power(10, uj=None), power(20)], 10, ["w0"], UTC).to_dict()
     grey, lines = spec["layer"]
     assert [row["said"] for row in spec["datasets"][grey["data"]["name"]]] == ["not measured"]
     assert [row["watts"] for row in spec["datasets"][lines["data"]["name"]]] == [10.0, None, 10.0]
@@ -158,7 +159,7 @@ def test_a_bar_is_in_kept_work_waste_and_idle():
 
 
 def test_a_machines_name_is_data():
-    spec = charts.power_chart([power(0, EVIL)], 10, [EVIL]).to_dict()
+    spec = charts.power_chart([power(0, EVIL)], 10, [EVIL], UTC).to_dict()
     del spec["datasets"]
     for name in ("color", "strokeDash"):
         spec["layer"][1]["encoding"][name]["scale"].pop("domain")

@@ -12,6 +12,7 @@ import json
 import shlex
 import time
 from dataclasses import replace
+from datetime import UTC
 from math import exp
 from types import SimpleNamespace
 from typing import Any, cast
@@ -225,7 +226,7 @@ def test_both_windows_of_a_pair_are_drawn_with_what_a_token_took():
     frame = charts.pair_frame(pairs_of(1, spread=0.0), "capacity")
     assert frame[["arm", "rate"]].values.tolist() == [[charts.WITH, 8.0], [charts.WITHOUT, 10.0]]
     assert frame["saving"].tolist() == pytest.approx([0.2, 0.2])
-    assert charts.pair_chart(frame, "capacity").to_dict()["layer"][0]["mark"]["type"] == "line"
+    assert charts.pair_chart(frame, "capacity", UTC).to_dict()["layer"][0]["mark"]["type"] == "line"
 
 
 def test_a_pair_without_the_measure_is_not_drawn():

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.finops.attribution import NS_PER_HOUR, cost_by_part, cost_of_time, first_of_two, split
+from controlplane.finops.attribution import (
+    NS_PER_HOUR,
+    cost_by_part,
+    cost_of_time,
+    cost_of_times,
+    first_of_two,
+    split,
+)
 
 AMOUNTS = st.integers(0, 10**18)
 WEIGHTS = st.lists(st.integers(0, 10**9), min_size=1, max_size=12)
@@ -63,6 +70,12 @@ def test_an_hour_costs_the_price_of_an_hour() -> None:
 @pytest.mark.parametrize(("halves", "nano"), [(1, 0), (3, 2), (5, 2), (7, 4)])
 def test_half_a_nano_unit_rounds_to_even(halves: int, nano: int) -> None:
     assert cost_of_time(halves * NS_PER_HOUR // 2, 1) == nano
+
+
+@pytest.mark.parametrize("per_hour_nano", [0, 1, 2_950_000_007])
+def test_times_together_cost_what_each_costs(per_hour_nano: int) -> None:
+    times = [0, 1, NS_PER_HOUR // 2, NS_PER_HOUR, 3 * NS_PER_HOUR // 2, 12_345_678_901]
+    assert cost_of_times(times, per_hour_nano) == sum(cost_of_time(ns, per_hour_nano) for ns in times)
 
 
 def test_no_time_costs_nothing_in_any_part() -> None:
