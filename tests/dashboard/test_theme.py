@@ -75,7 +75,7 @@ def test_the_arithmetic_knows_black_on_white_and_two_greens_that_look_alike_with
 def test_text_and_links_have_the_contrast_of_wcag_aa(scheme):
     theme = THEME[scheme]
     for ground in grounds(theme):
-        for name in ("textColor", "linkColor", "primaryColor"):
+        for name in ("textColor", "linkColor", "primaryColor", "codeTextColor"):
             assert contrast(theme[name], ground) >= TEXT, (name, ground)
 
 
