@@ -1,5 +1,6 @@
 """Health, models, metrics, administration, and the headers on every answer."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from controlplane.decision.plan import StagedPlan
 from controlplane.policy_control import PolicyStatus
 from controlplane.store.policies import PolicyEntry
 from controlplane.telemetry import CohortWindow
+from workers.api import create_app
 from workers.worker_totals import MetricsSnapshot
 
 Ask = Callable[..., httpx.Response]
@@ -45,6 +47,19 @@ def test_the_model_is_listed_and_can_be_asked_for(ask: Ask, backend: Any) -> Non
 
 def test_the_version_is_that_of_the_package(ask: Ask) -> None:
     assert ask("GET", "/version").json()["version"].count(".") >= 1
+
+
+def test_metrics_of_a_new_endpoint_leave_out_what_workers_had_counted_before_it(backend: Any) -> None:
+    backend.shown = [MetricsSnapshot("w", time.time_ns(), "tiny", {"code": CohortWindow("code", first_tokens=3)})]
+
+    async def serve() -> str:
+        app = create_app(backend)
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://kadence") as http:
+                return (await http.get("/metrics")).text
+
+    assert 'kadence_emitted_tokens_total{cohort="code",model="tiny"} 0.0' in asyncio.run(serve())
 
 
 def test_metrics_show_workers_and_journal(ask: Ask, backend: Any) -> None:
