@@ -65,6 +65,7 @@ class RayBackend:
         self.keys_demanded = settings.keys_demanded
         self.endpoints = endpoints
         self.request_timeout_s = settings.request_timeout_s
+        self._may_be_without_workers = settings.max_replicas > 0 and settings.min_replicas == 0
         self._keys = keys or KeyRing()
         self._has_asked = asyncio.Event()
         self._workers = workers
@@ -149,7 +150,8 @@ class RayBackend:
         snapshots = await self.snapshots()
         if snapshots and all(snapshot.is_draining for snapshot in snapshots):
             raise Draining
-        return bool(snapshots)
+        # Where workers may all be let go, a request is what starts one: a balancer must go on sending.
+        return bool(snapshots) or self._may_be_without_workers
 
     async def plan(self) -> Plan:
         with contextlib.suppress(WorkerError):

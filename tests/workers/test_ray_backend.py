@@ -9,10 +9,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from controlplane.policy_control import PolicyStatus
 from controlplane.settings import load_settings
-from workers.backend import JournalCounts, WorkerError
+from workers.backend import Draining, JournalCounts, WorkerError
 from workers.plan_client import unplanned
+from workers.worker_totals import MetricsSnapshot
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
@@ -93,3 +96,29 @@ def test_the_silence_of_a_controller_grows_from_its_last_answer_and_is_unknown_b
     assert heard is not None
     assert silent is not None
     assert silent - heard >= 0.05
+
+
+def test_without_workers_it_is_ready_only_where_a_request_starts_one() -> None:
+    async def ready(**settings: Any) -> bool:
+        backend = Stated(NoWorkers(), load_settings(**settings), FIRST, tokenizer=None, max_context=16)
+        return await backend.ready()
+
+    found = [asyncio.run(ready(**given)) for given in ({}, {"max_replicas": 2}, {"max_replicas": 2, "min_replicas": 0})]
+    assert found == [False, False, True]
+
+
+def test_it_takes_nothing_in_once_every_worker_drains() -> None:
+    class Workers(NoWorkers):
+        draining: tuple[bool, ...] = ()
+
+        async def results_async(self, **_: Any) -> list[Any]:
+            return [MetricsSnapshot(f"w{i}", 1, "m", {}, is_draining=d) for i, d in enumerate(self.draining)]
+
+    async def ready(*draining: bool) -> bool:
+        workers = Workers()
+        workers.draining = draining
+        return await Stated(workers, load_settings(), FIRST, tokenizer=None, max_context=16).ready()
+
+    assert asyncio.run(ready(True, False))
+    with pytest.raises(Draining):
+        asyncio.run(ready(True, True))
