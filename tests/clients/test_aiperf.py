@@ -17,7 +17,8 @@ def test_aiperf_completes_and_reports_what_speculation_did(endpoint: Any, run: A
         "aiperf", "aiperf", "profile", "--model", MODEL, "--url", endpoint.url, "--endpoint-type", "chat",
         "--streaming", "--request-count", str(REQUESTS), "--concurrency", "2", "--tokenizer", endpoint.tokenizer,
         "--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "48", "--extra-inputs", "temperature:0",
-        "--extra-inputs", "ignore_eos:true", "--output-artifact-dir", tmp_path, "--ui-type", "none", "--workers-max", "1", "--record-processors", "1",
+        "--extra-inputs", "ignore_eos:true", "--output-artifact-dir", tmp_path, "--ui-type", "none",
+        "--workers-max", "1", "--record-processors", "1",
         within_s=500,
     )  # fmt: skip
     (file,) = tmp_path.rglob("profile_export_aiperf.json")
