@@ -26,6 +26,7 @@ NOT_OURS = {".git", ".venv", ".kadence", "artifacts", "build", "dist", "__pycach
 FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(kadence\s[^`]+)`")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+PICTURE = re.compile(r'\bsrc(?:set)?="([^"]+)"')
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\[|\.\.\.|…|\b[A-Z]{3,}\b")
 SETTING_ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (?:`(--[\w-]+)`)? ?\| `?([^|`]*)`? \| ", re.MULTILINE)
@@ -132,6 +133,11 @@ def test_a_pages_links_lead_somewhere(page) -> None:
         assert there.exists(), target
         if anchor:
             assert anchor in slugs(there.resolve().relative_to(ROOT).as_posix()), target
+
+
+def test_every_picture_in_the_pages_is_there_and_none_is_left_over() -> None:
+    shown = {((ROOT / page).parent / path).resolve() for page in PAGES for path in PICTURE.findall(PAGES[page])}
+    assert shown == set((ROOT / "docs" / "images").glob("*"))
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
