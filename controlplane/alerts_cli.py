@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from controlplane.policy_cli.common import DEFAULT_URL, AdminKey, AsJson, Url
+from controlplane.policy_cli.common import DEFAULT_URL, AdminKey, AsJson, Url, operator
 from controlplane.policy_cli.http import ask
 
 alerts_app = typer.Typer(name="alerts", help="List and clear alerts of a running system.", no_args_is_help=True)
@@ -51,7 +50,7 @@ def clear(
 ) -> None:
     """Clear one alert. A drafter that the canary stopped drafts again, and is checked again."""
     order = {"clear": name, "reason": why}
-    alert = ask("PUT", url, "/admin/alerts", admin_key, as_json, params={"by": getpass.getuser()}, body=order)
+    alert = ask("PUT", url, "/admin/alerts", admin_key, as_json, params={"by": operator()}, body=order)
     typer.echo(json.dumps({"ok": True, **alert}) if as_json else f"{name}: cleared after {alert['count']} sightings")
 
 

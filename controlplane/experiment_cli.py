@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from enum import StrEnum
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from controlplane.policy_cli.common import BAD, DEFAULT_URL, GOOD, WRONG_USE, AdminKey, AsJson, Url, stop
+from controlplane.policy_cli.common import BAD, DEFAULT_URL, GOOD, WRONG_USE, AdminKey, AsJson, Url, operator, stop
 from controlplane.policy_cli.http import ask
 from controlplane.policy_cli.records import Config, DatabaseUrl
 
@@ -63,7 +62,7 @@ def start(
     _check(asked, seed, as_json)
     asked["seed"] = seed
     body = {"why": why, **{name: value for name, value in asked.items() if value is not None}}
-    answer = ask("PUT", url, ROUTE, admin_key, as_json, params={"by": getpass.getuser()}, body=body)
+    answer = ask("PUT", url, ROUTE, admin_key, as_json, params={"by": operator()}, body=body)
     found = answer["experiment"]
     if as_json:
         typer.echo(json.dumps({"ok": True, **answer}))
@@ -103,7 +102,7 @@ def stop_it(
     as_json: AsJson = False,
 ) -> None:
     """End it; everybody is served as usual at once, and the pair under way is given up."""
-    params = {"by": getpass.getuser(), "why": why}
+    params = {"by": operator(), "why": why}
     answer = ask("DELETE", url, ROUTE, admin_key, as_json, params=params)
     done, name = answer["experiment"]["done"], answer["experiment"]["id"]
     typer.echo(json.dumps({"ok": True, **answer}) if as_json else f"{name}: stopped after {done} complete pairs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -19,13 +18,14 @@ from controlplane.keys_cli.common import (
     Name,
     Why,
     attempt,
+    check_notes,
     check_words,
     cohort_warning,
     open_or_make,
     seconds,
 )
 from controlplane.keys_cli.shown import key_json, key_line
-from controlplane.policy_cli.common import WRONG_USE, AsJson, stop
+from controlplane.policy_cli.common import WRONG_USE, AsJson, operator, stop
 from controlplane.policy_cli.records import Config, DatabaseUrl, ledger
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def create(
     if wrong is not None:
         stop(f"--admin: an admin key cannot infer, so {wrong} says nothing; leave it out", as_json, WRONG_USE)
     check_words({"--tenant": tenant, "--cohort": cohort}, as_json)
+    check_notes({"--note": note, "--why": why}, as_json)
     lasts = seconds("--expires", expires, as_json)
     secret, key = _fresh(name, admin)
     key = replace(
@@ -146,6 +147,7 @@ def rotate(
     """Give a key a new secret and print it; what is bound to the name stays."""
     from controlplane.store.api_keys import all_keys, rotate_key
 
+    check_notes({"--why": why}, as_json)
     grace_s, lasts = seconds("--grace", grace, as_json) or 0.0, seconds("--expires", expires, as_json)
     engine = ledger(config, database_url, as_json)
     is_admin = any(key.is_admin for key in all_keys(engine, name) if not key.is_revoked)
@@ -166,8 +168,9 @@ def revoke(
     """End a key, with every secret of it; endpoints refuse it within 2 seconds."""
     from controlplane.store.api_keys import revoke_key
 
+    check_notes({"--why": why}, as_json)
     engine = ledger(config, database_url, as_json)
-    key = attempt(lambda: revoke_key(engine, name, getpass.getuser(), why, time.time()), as_json)
+    key = attempt(lambda: revoke_key(engine, name, operator(), why, time.time()), as_json)
     if as_json:
         typer.echo(json.dumps({"ok": True, **key_json(key, time.time())}))
     else:
@@ -180,7 +183,7 @@ def _fresh(name: str, is_admin: bool) -> tuple[str, ApiKey]:
     from controlplane.keys.secret import RANDOM_BYTES, make
 
     new = make(os.urandom(RANDOM_BYTES), is_admin=is_admin)
-    by = getpass.getuser()
+    by = operator()
     return new.text, ApiKey(new.id, name, new.digest, is_admin, created_at=time.time(), created_by=by)
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from typing import Annotated, Any
 
 import typer
 
-from controlplane.keys_cli.common import AT_ONCE, MOST, OF_BOTH, Name, Why, attempt, check_words, cohort_warning
+from controlplane.keys_cli.common import (
+    AT_ONCE,
+    MOST,
+    OF_BOTH,
+    Name,
+    Why,
+    attempt,
+    check_notes,
+    check_words,
+    cohort_warning,
+)
 from controlplane.keys_cli.shown import key_json, key_line
-from controlplane.policy_cli.common import WRONG_USE, AsJson, stop
+from controlplane.policy_cli.common import WRONG_USE, AsJson, operator, stop
 from controlplane.policy_cli.records import Config, DatabaseUrl, ledger
 
 NO_LIMIT = "0: no limit."
@@ -37,6 +46,7 @@ def change(
     if unbound and cohort is not None:
         stop("--unbound: --cohort says otherwise; leave one of them out", as_json, WRONG_USE)
     check_words({"--tenant": tenant, "--cohort": cohort}, as_json)
+    check_notes({"--note": note, "--why": why}, as_json)
     limits = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -50,7 +60,7 @@ def change(
     if not changes:
         stop("nothing to change was named; see: kadence keys change --help", as_json, WRONG_USE)
     engine = ledger(config, database_url, as_json)
-    key = attempt(lambda: change_key(engine, name, changes, getpass.getuser(), why, time.time()), as_json)
+    key = attempt(lambda: change_key(engine, name, changes, operator(), why, time.time()), as_json)
     warning = cohort_warning(engine, key)
     if as_json:
         said = {"ok": True, **key_json(key, time.time())}

@@ -20,6 +20,9 @@ T = TypeVar("T")
 MOST = 10**12
 """Of any limit: a client never reaches it, and no column overflows."""
 
+MOST_NOTE = 500
+"""Characters of a note or a reason."""
+
 Name = Annotated[str, typer.Argument(help="Letters, digits and . _ - (up to 64); the policy's match.api_key has it.")]
 Why = Annotated[str, typer.Option(help="For the record.")]
 OF_BOTH = "Of prompts and of answers together."
@@ -93,6 +96,13 @@ def cohort_warning(engine: sa.Engine, key: ApiKey) -> str | None:
     return (
         f"the policy has no cohort {key.cohort!r} (it has {', '.join(names)}); until it has, the policy's match decides"
     )
+
+
+def check_notes(given: Mapping[str, str | None], as_json: bool) -> None:
+    """Ends the command where one of the options' texts is no line of text: others read it on their terminals."""
+    for option, text in given.items():
+        if text and (not text.isprintable() or len(text) > MOST_NOTE):
+            stop(f"{option}: must be one line of up to {MOST_NOTE} printable characters", as_json, WRONG_USE)
 
 
 def check_words(given: Mapping[str, str | None], as_json: bool) -> None:

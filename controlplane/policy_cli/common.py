@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -32,6 +34,14 @@ def load(file: Path, as_json: bool) -> Policy:
         else:
             typer.echo(str(error), err=True)
         raise typer.Exit(WRONG_USE if isinstance(error, PolicyFileError) else BAD) from None
+
+
+def operator() -> str:
+    """Who runs this command, for the record: a user without a name, as in many containers, by its number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return f"uid {os.getuid()}"
 
 
 def warn(file: Path, policy: Policy) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from enum import StrEnum
@@ -20,6 +19,7 @@ from controlplane.policy_cli.common import (
     File,
     Url,
     load,
+    operator,
     stop,
     summary,
     warn,
@@ -50,7 +50,7 @@ def apply(
     policy = load(file, as_json)
     if wait and stage is None:
         stop("--wait: there is nothing to wait for without --stage", as_json, WRONG_USE)
-    params: dict[str, Any] = {"by": getpass.getuser(), "why": why}
+    params: dict[str, Any] = {"by": operator(), "why": why}
     if stage is not None:
         params |= {"stage": share(stage, as_json), "unit": unit.value, "min_windows": min_windows, "max_s": max_s}
     ask("PUT", url, "/admin/policy", admin_key, as_json, params=params, content=policy.text.encode())
@@ -76,7 +76,7 @@ def rollout(
 ) -> None:
     """The policy that is being tried on a part of a running endpoint, or the last one that was; and end it."""
     if abort:
-        params = {"by": getpass.getuser(), "why": why}
+        params = {"by": operator(), "why": why}
         ask("DELETE", url, "/admin/policy/rollout", admin_key, as_json, params=params)
     found = ask("GET", url, "/admin/policy/rollout", admin_key, as_json)["rollout"]
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,10 @@ def test_without_keys_the_way_to_one_is_said(keys: Any) -> None:
         (["a", "--expires", "9999999d"], "--expires: '9999999d' is more than 100 years"),
         (["a", "--cohort", " "], "--cohort: must be"),
         (["a", "--tenant", "x\ny"], "--tenant: must be"),
+        (["a", "--note", "x\x1b[2Jy"], "--note: must be one line"),
+        (["a", "--note", "x\ny"], "--note: must be one line"),
+        (["a", "--why", "\udcff"], "--why: must be one line"),
+        (["a", "--why", "x" * 501], "--why: must be one line of up to 500"),
         (["a", "--admin", "--cohort", "code"], "--admin: an admin key cannot infer, so --cohort"),
         (["a", "--admin", "--tokens-per-minute", "5"], "--admin: an admin key cannot infer, so a limit"),
         (["a", "--requests-per-minute", "0"], "requests-per-minute"),
@@ -155,6 +160,29 @@ def test_wrong_use_is_said_before_anything_is_written(keys: Any, arguments: list
     engine = open_database(keys.url)
     assert all_keys(engine) == []
     engine.dispose()
+
+
+@pytest.mark.parametrize("command", ["rotate", "revoke", "change"])
+def test_a_reason_is_one_line_whatever_is_done(keys: Any, command: str) -> None:
+    keys("create", "team")
+    result = keys(command, "team", "--why", "x\ny", *(["--note", "z"] if command == "change" else []))
+    assert (result.exit_code, "--why: must be one line" in result.stderr) == (2, True)
+    assert [event["what"] for event in json.loads(keys("show", "team", "--json").stdout)["events"]] == ["created"]
+
+
+@pytest.mark.parametrize("raised", [KeyError("uid not found"), OSError("no user name")])
+def test_a_user_without_a_name_is_on_record_by_its_number(
+    keys: Any, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    """As in a container that runs as any number."""
+
+    def nobody() -> str:
+        raise raised
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    created = json.loads(keys("create", "team", "--json").stdout)
+    assert created["created_by"] == f"uid {os.getuid()}"
+    assert keys("revoke", "team").exit_code == 0
 
 
 def test_a_name_that_is_taken_says_what_to_do(keys: Any) -> None:
