@@ -25,7 +25,6 @@ def test_aiperf_completes_and_reports_what_speculation_did(endpoint: Any, run: A
     report = json.loads(file.read_text())
     assert report["request_count"]["avg"] == REQUESTS
     assert endpoint.metric("kadence_draft_tokens_total") > drafted
-    accepted, length = report["total_accepted_draft_tokens"]["avg"], report["spec_decode_acceptance_length"]
-    assert report["total_draft_tokens"]["avg"] >= accepted > 0
-    assert length["min"] >= 1
+    assert report["spec_decode_acceptance_length"]["min"] >= 1
     assert 0 < report["spec_decode_overall_draft_acceptance_rate"]["avg"] <= 100
+    assert sum(report["pooled_spec_decode_acceptance_histogram"]) > 0
