@@ -67,7 +67,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "canary_seconds": ("Seconds spent on checks.", _COHORT_DRAFTER),
     "plans_refused": ("Plans that a worker did not obey, by reason.", ("reason",)),
     "plan_k_clamped": ("Entries of plans that were no possible K, and were brought into range.", ()),
-    "requests_cut": ("Requests refused by a worker, or ended before their answer was complete, by reason.", ("reason",)),
+    "requests_cut": ("Requests refused by a worker, or ended before their answer was, by reason.", ("reason",)),
     "reports_lost": ("Windows that workers dropped because no controller took them.", ()),
 }  # fmt: skip
 _HISTOGRAMS = {
