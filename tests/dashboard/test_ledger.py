@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sqlite3
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -12,11 +14,14 @@ from streamlit.testing.v1 import AppTest
 from controlplane.cost_cli.options import time_range
 from controlplane.finops.pricing import load_prices
 from controlplane.settings import load_settings
+from controlplane.store import queries
 from controlplane.store.queries import TimeRange, cost_report
+from controlplane.store.rollup_series import rollup_series
 from dashboard import ledger as readings
 from dashboard.data import Trouble, reach
 from dashboard.filters import zones
 from dashboard.ledger import RANGES, Filters, Ledger, open_reading, range_of
+from dashboard.overview_load import load_overview
 from dashboard.serve import APP
 
 NOW = 1_800_000_000.0
@@ -84,6 +89,85 @@ def test_what_is_kept_of_a_reading_is_read_anew_after_a_new_window(filled):
     read().cached("key", lambda: calls.append(1.0))
     assert calls == [0.0, 1.0]
     assert not {"cost_report", "reports"} & {key[2][0] for key in readings._memory._kept}
+
+
+def at(now: float, **filters: object) -> Ledger:
+    found = open_reading(load_settings(), Filters(**filters), now, None)
+    assert isinstance(found, Ledger)
+    return found
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_refresh_reads_nothing_anew_while_nothing_is_recorded(monkeypatch):
+    now = time.time()
+    first = load_overview(at(now, span="1y"))
+    for name in ("cost_reports", "experiment_report"):
+        monkeypatch.setattr(f"dashboard.overview_load.{name}", None)
+    for name in ("queries", "rollup_series", "windows_before"):
+        monkeypatch.setattr(f"dashboard.ledger.{name}", SimpleNamespace(time_bounds=queries.time_bounds))
+    assert load_overview(at(now + 5, span="1y")).report == first.report
+
+
+def test_a_readings_moment_stays_until_something_is_recorded(filled):
+    now = time.time()
+    assert [at(now + s, span="24h").now - now for s in (0, 5, 10)] == [0, 0, 0]
+    filled.fill(sequence=2)
+    assert at(now + 11, span="24h").now == now + 11
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(("span", "held_s"), [("15m", 3.75), ("1h", 15), ("24h", 30), ("1y", 30)])
+def test_a_readings_moment_is_held_for_a_small_part_of_its_range(span, held_s):
+    now = time.time()
+    assert at(now, span=span).now == at(now + held_s - 0.1, span=span).now == now
+    assert at(now + held_s + 0.1, span=span).now == now + held_s + 0.1
+
+
+def test_the_past_is_read_again_after_a_late_window_alone(ledger):
+    ledger.migrate()
+    ledger.price()
+    ledger.fill()
+    ledger.fill(sequence=10, age_s=3 * 86_400)
+    reads: list[int] = []
+
+    def keep(number: int) -> None:
+        read(span="1y").cached_past("key", lambda: reads.append(number))
+
+    keep(1)
+    ledger.fill(sequence=20)
+    keep(2)
+    assert reads == [1]
+    ledger.fill(sequence=30, age_s=2 * 86_400)
+    keep(3)
+    assert reads == [1, 3]
+
+
+def test_the_series_of_a_long_range_is_the_same_before_and_after_it_is_kept(ledger):
+    ledger.migrate()
+    ledger.price()
+    ledger.fill()
+    ledger.fill(sequence=10, age_s=3 * 86_400)
+    for span in ("7d", "30d", "1y"):
+        found = read(span=span)
+        whole = rollup_series(found.engine, found.range, found.bucket_s)
+        for _ in range(2):
+            assert [replace(p, seconds=0, tokens_per_s=0, last_at=0) for p in read(span=span).series()] == [
+                replace(p, seconds=0, tokens_per_s=0, last_at=0) for p in whole
+            ]
+
+
+def test_a_page_that_reads_does_not_hold_up_the_writer(filled):
+    engine = reach(filled.url)
+    assert not isinstance(engine, Trouble)
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT hour FROM cost_hour")
+        assert rows.fetchone() is not None  # a read under way, in the middle of its rows
+        writer = sqlite3.connect(filled.path, timeout=0, isolation_level=None)
+        assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE plan SET expires_at = expires_at + 1")
+        writer.execute("COMMIT")
+        writer.close()
 
 
 def test_what_is_kept_of_a_database_is_not_shown_for_the_one_that_replaced_it(filled, make_ledger, tmp_path):

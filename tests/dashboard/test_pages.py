@@ -6,6 +6,7 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -16,7 +17,9 @@ from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
+from dashboard import data
 from dashboard import format as fmt
+from dashboard.ledger import forget as forget_readings
 from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -27,11 +30,29 @@ def open_page(page: str = PAGES[0], **query: str) -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=20)
     for name, value in query.items():
         app.query_params[name] = value
+    if page != PAGES[0]:  # alone: the filters above it are at their defaults
+        assert not query
+        app.switch_page(page)
     app.run()
-    if page != PAGES[0]:
-        app.switch_page(page).run()
     assert not app.exception
     return app
+
+
+@pytest.fixture(scope="module")
+def pages(make_ledger, tmp_path_factory):
+    """Each page as it is seen once, and the ledger, for tests that only look."""
+    ledger = make_ledger(tmp_path_factory.mktemp("pages"))
+    ledger.migrate()
+    ledger.price()
+    ledger.fill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KADENCE_HOME", str(ledger.folder))
+        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
+        patch.setenv("KADENCE_PRICES", str(ledger.prices))
+        seen = SimpleNamespace(ledger=ledger, overview=open_page(), speculation=open_page(PAGES[1]))
+    data.forget()
+    forget_readings()
+    return seen
 
 
 def figures(app: AppTest) -> dict[str, str]:
@@ -52,9 +73,8 @@ def bill(app: AppTest) -> dict[str, dict[str, str]]:
     return {row["Cohort"]: dict(row) for _, row in table.iterrows()}
 
 
-@pytest.mark.usefixtures("filled")
-def test_the_key_figures_are_those_worked_out_by_hand():
-    assert figures(open_page()) == {
+def test_the_key_figures_are_those_worked_out_by_hand(pages):
+    assert figures(pages.overview) == {
         "Cost per 1M tokens": "$4.000",
         "Tokens per second": "250.0",
         "Acceptance length": "3.21",
@@ -82,20 +102,19 @@ def test_a_cohort_in_the_url_narrows_the_key_figures_to_it():
     }
 
 
-@pytest.mark.usefixtures("filled")
-def test_the_bill_shows_each_cohort_then_idle_then_the_total():
-    rows = bill(open_page())
+def test_the_bill_shows_each_cohort_then_idle_then_the_total(pages):
+    rows = bill(pages.overview)
     assert list(rows) == ["fiction", "json", "idle", "total"]
     assert [r["Cost"] for r in rows.values()] == ["$0.004000", "$0.01200", "$0.004000", "$0.02000"]
     assert [r["Per million tokens"] for r in rows.values()] == ["$4.000", "$3.000", fmt.NOTHING, "$4.000"]
 
 
-def test_every_figure_of_the_bill_is_the_cost_reports(filled):
-    engine = open_database(filled.url)
+def test_every_figure_of_the_bill_is_the_cost_reports(pages):
+    engine = open_database(pages.ledger.url)
     now = time.time()
-    report = cost_report(engine, TimeRange(now - 3600, now), "cohort", load_prices(filled.prices))
+    report = cost_report(engine, TimeRange(now - 3600, now), "cohort", load_prices(pages.ledger.prices))
     engine.dispose()
-    rows = bill(open_page())
+    rows = bill(pages.overview)
     for row in (*report.rows, report.idle, report.total):
         assert rows[row.key]["Cost"] == fmt.cost(row.cost_nano, report.currency)
         assert rows[row.key]["Emitted tokens"] == fmt.count(row.emitted_tokens)
@@ -150,9 +169,8 @@ def test_energy_that_was_not_measured_is_not_zero(ledger):
     assert {r["Energy"] for r in bill(app).values()} == {"not measured"}
 
 
-@pytest.mark.usefixtures("filled")
-def test_the_speculation_page_shows_the_plan_in_force():
-    app = open_page(PAGES[1])
+def test_the_speculation_page_shows_the_plan_in_force(pages):
+    app = pages.speculation
     assert figures(app)["Plan version"] == "7"
     assert figures(app)["Kill switch"] == "off"
     assert figures(app)["Expiry"].startswith("in 59 min")
@@ -160,9 +178,8 @@ def test_the_speculation_page_shows_the_plan_in_force():
     assert plan.values.tolist() == [["json", *[4] * 9, 2], ["fiction", *[1] * 9, 0]]
 
 
-@pytest.mark.usefixtures("filled")
-def test_the_speculation_page_counts_what_was_drafted_and_accepted():
-    counts = next(d.value for d in open_page(PAGES[1]).dataframe if "Draft tokens" in d.value.columns)
+def test_the_speculation_page_counts_what_was_drafted_and_accepted(pages):
+    counts = next(d.value for d in pages.speculation.dataframe if "Draft tokens" in d.value.columns)
     json = counts.set_index("Cohort").loc["json"]
     assert json["Draft tokens"] == 4000
     assert json["Accepted tokens"] == 3000
@@ -212,15 +229,10 @@ def test_a_database_without_traffic_says_how_to_make_some(ledger, page):
     assert "kadence load" in said(app)
 
 
-@pytest.mark.usefixtures("ledger")
-def test_a_missing_database_says_how_to_make_one():
+def test_a_missing_database_says_how_to_make_one_and_is_not_created_by_looking(ledger):
     app = open_page()
     assert "There is no database at sqlite:///" in said(app)
     assert "kadence up" in said(app)
-
-
-def test_a_missing_database_is_not_created_by_looking(ledger):
-    open_page()
     assert not ledger.path.exists()
 
 
@@ -280,9 +292,8 @@ def set_revision(path: Path, revision: str) -> None:
     db.close()
 
 
-@pytest.mark.usefixtures("filled")
-def test_no_line_where_no_alert_is_active():
-    assert not [text for text in open_page().text if "kadence alerts" in text.value]
+def test_no_line_where_no_alert_is_active(pages):
+    assert not [text for text in pages.overview.text if "kadence alerts" in text.value]
 
 
 def test_an_active_alert_is_a_line_on_the_overview_until_it_is_cleared(filled):

@@ -124,7 +124,8 @@ def open_page(page: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=20)
     for name, value in query.items():
         app.query_params[name] = value
-    app.run()  # the filters above the page are app.py's
+    if {"cohort", "model", "range"} & set(query):
+        app.run()  # the filters above the page are app.py's
     app.switch_page(f"pages/{page}.py").run()
     assert not app.exception
     return app
