@@ -65,7 +65,8 @@ def _is_token_key(key: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    """No float holds some integers of JSON, so that only floats are asked whether they are finite."""
+    return type(value) is int or (type(value) is float and isfinite(value))
 
 
 def _is_content(value: Any) -> bool:

@@ -137,8 +137,10 @@ class _Keys:
     def check(self, pairs: list[tuple[str, Any]]) -> None:
         """Parsers differ on which of two equal keys holds, so that a proxy may have checked the other one."""
         if len(keys := {key for key, _ in pairs}) < len(pairs):
-            names = [key for key, _ in pairs]
-            raise _NamedTwice(next(key for key in names if key in keys and names.count(key) > 1))
+            for key, _ in pairs:
+                if key not in keys:
+                    raise _NamedTwice(key)
+                keys.remove(key)
         if len(pairs) > MOST_NAMES and all(key.isdigit() for key in keys):  # a logit_bias
             self._biases += len(pairs)
             if self._biases > MOST_BIASES:

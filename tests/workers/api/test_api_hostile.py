@@ -34,6 +34,22 @@ def test_a_number_that_no_float_holds_is_refused_in_a_schema(ask: Ask, backend: 
     assert not backend.requests
 
 
+@pytest.mark.parametrize("number", ["1e400", HUGE, f"-{HUGE}", "true", "null", '"1"'])
+def test_a_bias_that_is_no_number_in_range_is_named(ask: Ask, backend: Any, number: str) -> None:
+    answer = post(ask, "/v1/completions", f'{{"model": "tiny", "prompt": "hi", "logit_bias": {{"1": {number}}}}}')
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logit_bias")
+    assert not backend.requests
+
+
+def test_a_name_that_is_there_twice_is_found_at_once_among_very_many(ask: Ask) -> None:
+    """Counting each of them took time by the square of their number: a minute for a body."""
+    names = ",".join(f'"f{n}":1' for n in [*range(100_000), 99_999])
+    began = time.process_time()
+    answer = post(ask, "/v1/completions", f"{{{names}}}")
+    assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == ("duplicate_key", "f99999")
+    assert time.process_time() - began < 1
+
+
 @pytest.mark.parametrize("number", ["1e400", HUGE])
 def test_a_number_that_no_float_holds_is_refused_in_a_tool(ask: Ask, backend: Any, number: str) -> None:
     backend.max_context = 4000
