@@ -8,7 +8,7 @@ put back, both passes of the hour have their place and their ticks; where it is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 import altair as alt
 import pandas as pd
@@ -48,8 +48,17 @@ def axis_of(shorthand: str, start: float, end: float, zone: tzinfo) -> alt.X:
     moments = [round(1000 * at) for at in found]
     labels = [datetime.fromtimestamp(at, zone).strftime(time_format(end - start)) for at in found]
     text = f"{labels}[indexof({moments}, toNumber(datum.value))]"
-    axis = alt.Axis(values=moments, labelExpr=text, labelOverlap=True) if moments else alt.Axis(labels=False)
+    # As parts of a date: for bare numbers Streamlit's charts draw neither tick nor label.
+    values = [_utc(at) for at in found]
+    axis = alt.Axis(values=values, labelExpr=text, labelOverlap=True) if values else alt.Axis(labels=False)
     return alt.X(shorthand, title=str(zone), axis=axis)
+
+
+def _utc(unix_s: float) -> alt.DateTime:
+    at = datetime.fromtimestamp(unix_s, UTC)
+    return alt.DateTime(
+        year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second, utc=True
+    )
 
 
 def time_format(span_s: float) -> str:
