@@ -157,6 +157,7 @@ class ControllerActor:
         watch = PolicyWatch(settings.policy, file_revision) if settings.policy_watch else None
         self._policy = PolicyControl(self._controller, watch, is_in_charge=lambda: not self._has_stepped_down)
         self._policy.put(policy, "kadence", start.why)
+        log.info("controller began", why=start.why, epoch=self._epoch, policy=policy.revision)
         self._spend()  # the desk knows the budgets before it is asked
         self._experiment = take_up(engine, self._controller, self._journal)
         if start.k:

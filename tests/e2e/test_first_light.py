@@ -532,7 +532,7 @@ def test_no_log_of_any_process_has_text_of_clients_or_secrets(kadence, eventuall
     log = kadence.home / "logs" / "kadence.log"
     eventually(lambda: request_id in log.read_text())
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {"endpoint", "worker"} <= {line["component"] for line in lines}
+    assert {"endpoint", "worker", "controller"} <= {line["component"] for line in lines}
     (ended,) = [line for line in lines if line["event"] == "request" and line["request_id"] == request_id]
     assert (ended["status"], ended["cohort"], ended["completion_tokens"] > 0) == (200, "free", True)
     assert [line["event"] for line in lines if line.get("completion_id") == ended["completion_id"]] == [
