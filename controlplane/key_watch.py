@@ -10,6 +10,7 @@ import structlog
 
 from controlplane.keys.ring import KeyRing
 from controlplane.store.api_keys import last_event, read_ring
+from controlplane.store.engine import one_line
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ class KeyWatch:
                 self._event, self._read_at = event, time.monotonic()
         except Exception as error:
             if not self._is_away:
-                log.warning("API keys cannot be read; those known last stay", reason=str(error).splitlines()[0])
+                log.warning("API keys cannot be read; those known last stay", reason=one_line(error))
             self._is_away = True
         else:
             self._is_away = False

@@ -171,3 +171,20 @@ def test_the_watch_sees_each_change_and_keeps_what_it_knows(ledger: sa.Engine, t
     lost.ring = watch.ring
     lost.look()
     assert lost.ring == watch.ring
+
+
+def test_an_error_without_a_word_does_not_end_the_watch(ledger: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first line is looked for; a watch that ended would never hear of a revoked key."""
+    watch = KeyWatch(ledger)
+    watch.look()
+
+    def fail(_: sa.Engine) -> int:
+        raise TimeoutError
+
+    with monkeypatch.context() as away:
+        away.setattr("controlplane.key_watch.last_event", fail)
+        watch.look()
+    add_key(ledger, key(ONE), "")
+    watch.look()
+    assert watch.ring is not None
+    assert "team" in watch.ring.names
