@@ -1,6 +1,7 @@
 """LiteLLM as a proxy in front: what an organisation's gateway passes on, and what it makes of our errors."""
 
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import openai
 import pytest
 
 MODEL = "smollm2-135m-instruct"
+MASTER_KEY = f"sk-{secrets.token_hex(32)}"
+"""It refuses to start without one."""
 HI: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -21,7 +24,8 @@ def proxied(endpoint: Any, background: Any) -> Iterator[str]:
 
     def arguments(port: int, home: Path) -> list[str]:
         config = home / "config.yaml"
-        config.write_text(json.dumps({"model_list": models, "litellm_settings": settings}))  # JSON is YAML
+        described = {"model_list": models, "litellm_settings": settings, "general_settings": {"master_key": MASTER_KEY}}
+        config.write_text(json.dumps(described))  # JSON is YAML
         return ["--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
 
     with background("litellm", "litellm", arguments, "/health/liveliness") as url:
@@ -30,7 +34,7 @@ def proxied(endpoint: Any, background: Any) -> Iterator[str]:
 
 @pytest.fixture
 def client(proxied: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=proxied, api_key="unused", max_retries=0) as client:
+    with openai.OpenAI(base_url=proxied, api_key=MASTER_KEY, max_retries=0) as client:
         yield client
 
 
