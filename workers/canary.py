@@ -20,6 +20,7 @@ from controlplane.alerts import CanaryCheck
 from workers.attention import Rows
 from workers.canary_score import Comparison, compare, is_reproducible
 from workers.engine import Engine
+from workers.grammar import GrammarState
 from workers.scheduler import PREFILL_CHUNK
 from workers.sequence import Chunk, EngineRequest
 
@@ -43,10 +44,14 @@ class _Followed:
 
 @dataclass(slots=True)
 class _Check:
-    """A check under way in `slot`: fed tokens of prompt and completion are computed."""
+    """A check under way in `slot`: fed tokens of prompt and completion are computed.
+
+    grammar: of a request that has one, at the end of what was compared.
+    """
 
     followed: _Followed
     slot: int
+    grammar: GrammarState | None = None
     fed: int = 0
     found: Comparison = field(default_factory=Comparison)
     rows: int = 0
@@ -173,7 +178,10 @@ class Canary:
         cohort = min(self._waiting, key=lambda name: self._turn.get(name, 0))
         self._turns += 1
         self._turn = {**{name: self._turn[name] for name in self._waiting if name in self._turn}, cohort: self._turns}
-        return _Check(self._waiting.pop(cohort), self._engine.target.runner.kv.allocate())
+        followed = self._waiting.pop(cohort)
+        spec = followed.request.grammar
+        grammar = None if spec is None else self._engine.grammars.start(spec)
+        return _Check(followed, self._engine.target.runner.kv.allocate(), grammar)
 
     def _advance(self, check: _Check) -> None:
         request, emitted = check.followed.request, check.followed.emitted
@@ -184,7 +192,9 @@ class Canary:
         logits = self._engine.target.runner.forward([Rows(check.slot, check.fed, tokens)], keep)
         if end >= prompt_length:
             at = max(check.fed - prompt_length + 1, 0)
-            check.found += compare(logits, request, emitted, at, self._eos_token_ids)
+            check.found += compare(logits, request, emitted, at, self._eos_token_ids, check.grammar)
+            if check.grammar is not None:
+                check.grammar.advance(emitted[at : at + len(logits)])
         else:
             float(logits[0, 0])  # a device that works behind our back would be paid for by the next step
         check.fed, check.rows = end, check.rows + len(tokens)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
+from workers.grammar import unpack
 from workers.penalties import TokenTally, has_penalties
 from workers.sampling import adjust, is_greedy, restrict
-from workers.sequence import EngineRequest, SamplingParams
+from workers.sequence import EngineRequest, RowMasks, SamplingParams
 from workers.verifier import target_scores
 
 NEAR_TIE = {torch.bfloat16: 3e-2, torch.float16: 5e-3, torch.float32: 1e-5}
@@ -31,7 +32,7 @@ SAMPLING = frozenset(
 )
 REQUEST = frozenset(
     {"request_id", "prompt_token_ids", "sampling", "cohort", "tenant", "route", "stream", "created_at"}
-    | {"prediction", "deadline_at", "service_tier", "traceparent"}
+    | {"prediction", "grammar", "deadline_at", "service_tier", "traceparent"}
 )
 """What `compare` knows of a request. A wish that is new here would make right text look wrong: it is not checked."""
 
@@ -77,12 +78,23 @@ def noise_seed_of(sampling: SamplingParams) -> int:
 
 
 def compare(
-    logits: torch.Tensor, request: EngineRequest, emitted: Seq[int], at: int, eos_token_ids: Seq[int]
+    logits: torch.Tensor,
+    request: EngineRequest,
+    emitted: Seq[int],
+    at: int,
+    eos_token_ids: Seq[int],
+    grammar: RowMasks | None = None,
 ) -> Comparison:
-    """`logits` [n, vocab], raw, decide n tokens of the completion `emitted`, the first of which is number `at`."""
+    """`logits` [n, vocab], raw, decide n tokens of the completion `emitted`, the first of which is number `at`.
+
+    grammar: of the request, where it has one, at the end of emitted[:at].
+    """
     sampling, position = request.sampling, len(request.prompt_token_ids) + at
     judged = emitted[at : at + len(logits)]
-    wished = adjust(logits, sampling, _tally(request, emitted[:at]), judged[:-1], at, eos_token_ids)
+    allowed = None
+    if grammar is not None:
+        allowed = unpack(grammar.masks(judged[:-1], len(logits)), logits.shape[1], logits.device)
+    wished = adjust(logits, sampling, _tally(request, emitted[:at]), judged[:-1], at, eos_token_ids, allowed)
     scores = target_scores(restrict(wished, sampling), sampling.temperature, noise_seed_of(sampling), position)
     # numpy's argmax takes the lowest of equal ones, as verification does.
     own = scores.cpu().numpy().argmax(-1).tolist()

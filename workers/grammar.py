@@ -39,8 +39,8 @@ class GrammarState:
     error: why nothing more can be said, where the parser gave up; from then on only the end is allowed.
     """
 
-    def __init__(self, matcher: LLMatcher, end_token_ids: Collection[int]) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, end_token_ids: Collection[int], tokenizer: Any) -> None:
+        self._matcher, self._tokenizer = matcher, tokenizer
         self._ends = frozenset(end_token_ids)
         self.error: str | None = None
 
@@ -69,8 +69,9 @@ class GrammarState:
 
     def forced(self, most: int) -> list[int]:
         """Tokens that the grammar leaves no choice about, at most so many; there may be others that spell the same."""
-        forced: list[int] = self._matcher.compute_ff_tokens()[:most] if most > 0 else []
-        return forced
+        text: bytes = self._matcher.compute_ff_bytes() if most > 0 else b""
+        forced = self._tokenizer.encode(text.decode(errors="ignore"), add_special_tokens=False)[:most] if text else []
+        return forced[: self.valid(forced)]
 
     def advance(self, token_ids: Seq[int]) -> None:
         """The output has grown by these tokens."""
@@ -125,7 +126,7 @@ class Grammars:
 
     def start(self, spec: GrammarSpec) -> GrammarState:
         """A state at the start of the grammar. Raises GrammarError."""
-        return GrammarState(self.compile(spec).deep_copy(), self._ends)
+        return GrammarState(self.compile(spec).deep_copy(), self._ends, self._hf_tokenizer)
 
     def _compile(self, spec: GrammarSpec) -> LLMatcher:
         try:
@@ -157,10 +158,30 @@ class _Vocabulary:
         silent = {i for i in range(vocab_size) if i >= known or i in end_token_ids or not texts.bytes_of(i)}
         self.special_token_ids = sorted(silent)
         self.tokens = [f"<{i}>".encode() if i in silent else texts.bytes_of(i) for i in range(vocab_size)]
+        self._by_bytes = {token: i for i, token in enumerate(self.tokens) if i not in silent}
+        self._longest_token = max(map(len, self._by_bytes), default=1)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        said = text.decode() if isinstance(text, bytes) else text
-        return list(self._tokenizer.encode(said, add_special_tokens=False))
+        """The tokens that spell `text`: where a grammar leaves one text, the library allows this spelling alone."""
+        wanted = text if isinstance(text, bytes) else text.encode()
+        token_ids = list(self._tokenizer.encode(wanted.decode(errors="replace"), add_special_tokens=False))
+        if b"".join(self.tokens[i] for i in token_ids) == wanted:
+            return token_ids
+        # A tokenizer that begins a text with a blank, or has no token for a part of it: the longest tokens that fit.
+        return self._longest(wanted)
+
+    def _longest(self, wanted: bytes) -> list[int]:
+        token_ids, at = [], 0
+        while at < len(wanted):
+            ends = (end for end in range(min(len(wanted), at + self._longest_token), at, -1))
+            found = next(
+                ((self._by_bytes[wanted[at:end]], end) for end in ends if wanted[at:end] in self._by_bytes), None
+            )
+            if found is None:
+                break
+            token_ids.append(found[0])
+            at = found[1]
+        return token_ids
 
 
 def unpack(masks: Seq[PackedMask | None], vocab_size: int, device: torch.device) -> torch.Tensor:
