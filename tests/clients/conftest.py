@@ -172,4 +172,10 @@ def program_of(environment: str, program: str) -> Path:
 def clean_environment() -> dict[str, Any]:
     """Ours without what belongs to the server's Python, or would call home."""
     ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return {**ours, "OPENAI_API_KEY": "unused", "NO_COLOR": "1", "DO_NOT_TRACK": "1"}
+    return {
+        **ours,
+        "OPENAI_API_KEY": "unused",
+        "NO_COLOR": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "DO_NOT_TRACK": "1",
+    }
