@@ -34,7 +34,7 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 READY = (
     "[data-test-script-state=notRunning] :is([data-testid=stMetric], [data-testid=stAlert], [data-testid=stCheckbox],"
-    " [data-testid=stDataFrame], [data-testid=stCode], [data-testid=stTextArea])"
+    " [data-testid=stDataFrame], [data-testid=stCode], [data-testid=stText])"
 )
 """A figure, a table, a sentence that replaces the figures, or a field to fill in; and nothing still being computed."""
 READY_MS = 60_000
