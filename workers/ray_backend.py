@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from controlplane.alerts import Alert, AlertState
 from controlplane.budgets.desk import Ask, Refusal, Settled
@@ -109,6 +109,8 @@ class RayBackend:
             raise WorkerError("the worker failed while serving this request; try again") from error
         except (BackPressureError, DeploymentUnavailableError) as error:
             raise Overloaded(1.0) from error
+        except RequestCancelledError as error:  # its client has gone, and no worker: nothing for a log
+            raise WorkerError("this request was cancelled") from error
         except RayError as error:
             log.error("worker lost", request_id=request.request_id, reason=str(error).splitlines()[0])
             raise WorkerError("the worker went away while serving this request; try again") from error

@@ -10,15 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controlplane.policy_control import PolicyStatus
 from controlplane.settings import load_settings
 from workers.backend import Draining, JournalCounts, WorkerError
 from workers.plan_client import unplanned
+from workers.sequence import EngineRequest, SamplingParams
 from workers.worker_totals import MetricsSnapshot
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
+    from ray.serve.exceptions import RequestCancelledError
+
     from workers.controller_actor import ControllerState
     from workers.ray_backend import RayBackend
 
@@ -62,6 +66,35 @@ def test_a_policy_in_force_is_answered_with_its_revision_even_if_the_controller_
 
     answered, in_force = asyncio.run(apply())
     assert answered == in_force
+
+
+class Cancelled:
+    """The answer to a call that Ray cancelled, as its client left."""
+
+    def remote(self, _: Any) -> Cancelled:
+        return self
+
+    async def __aiter__(self) -> Any:
+        raise RequestCancelledError("r")
+        yield
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_a_client_that_leaves_is_no_lost_worker_in_the_log() -> None:
+    class Workers(NoWorkers):
+        def options(self, **_: Any) -> SimpleNamespace:
+            return SimpleNamespace(generate=Cancelled())
+
+    async def ask() -> None:
+        backend = RayBackend(Workers(), load_settings(), FIRST, tokenizer=None, max_context=16)
+        async for _ in backend.generate(EngineRequest("r", (1,), SamplingParams(4), "default")):
+            pass
+
+    with capture_logs() as lines, pytest.raises(WorkerError, match="cancelled"):
+        asyncio.run(ask())
+    assert lines == []
 
 
 class Stated(RayBackend):
