@@ -103,6 +103,14 @@ def test_every_control_is_reached_by_tab_and_shows_that_it_has_the_focus(url, br
     assert (unreached, blind) == ([], []), f"not reached: {unreached}; no visible focus: {blind}"
 
 
+@pytest.mark.parametrize("name", ["cost", "policy-decisions"])
+def test_a_page_fits_a_phone(url, browser, name):
+    page = screenshot.open_page(browser, f"{url}/{screenshot.VIEWS[name]}", size=screenshot.SIZES["phone"])
+    overflow = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollWidth - window.innerWidth")
+    page.context.close()
+    assert overflow <= 0
+
+
 @pytest.fixture(scope="module")
 def bare(make_ledger, serving, tmp_path_factory) -> Iterator[Any]:
     """A running dashboard without a database: each test puts one there, or none."""
