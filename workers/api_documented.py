@@ -7,15 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from workers.api_models import (
-    AlertOrder,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    KillSwitchRequest,
-    TokenizeRequest,
-)
-from workers.api_responses import (
+from workers.api_bodies import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
@@ -23,6 +15,14 @@ from workers.api_responses import (
     ModelCard,
     ModelList,
     Tokens,
+)
+from workers.api_models import (
+    AlertOrder,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    KillSwitchRequest,
+    TokenizeRequest,
 )
 
 JSON = "application/json"

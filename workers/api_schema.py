@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from workers.api_bodies import ErrorBody
 from workers.api_documented import ERRORS, JSON, ROUTES, Documented
 from workers.api_neutral import (
     NEUTRAL_CHAT,
@@ -17,7 +18,6 @@ from workers.api_neutral import (
     neutral_schemas,
 )
 from workers.api_order import DETAILS, DETAILS_HEADER
-from workers.api_responses import ErrorBody
 
 _REF = "#/components/schemas/{model}"
 _STREAM = "text/event-stream"
