@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in
          (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}  # fmt: skip
 CODE = ("controlplane", "workers", "kernels", "dashboard", "migrations")
-NOT_OURS = {".git", ".venv", ".kadence", "artifacts", "build", "dist", "__pycache__"}
+NOT_OURS = {".git", ".venv", ".venv-clients", ".kadence", "artifacts", "build", "dist", "__pycache__"}
 
 FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(kadence\s[^`]+)`")
