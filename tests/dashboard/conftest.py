@@ -321,5 +321,5 @@ def served(ledger: Any, home: Path, **changes: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def serving() -> Callable[..., AbstractContextManager[str]]:
-    """A running dashboard: `with serving(ledger, home, **settings) as url`."""
+    """For a running dashboard: `with serving(ledger, home, **settings) as url`."""
     return served

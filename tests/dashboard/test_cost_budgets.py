@@ -2,8 +2,8 @@
 
 100 s of machine time an hour at 3.60 USD an hour (0.001 USD a second) is 0.10 USD an hour. From 1 to 10 November that
 is 240 hours: 24.00 USD. It is 2026-11-11, 20 days (480 hours) before the reset: 48.00 USD more are expected, 72.00 USD
-in all. Every day of the last week cost the same 2.40 USD, so the interval has no width. A limit of 50 USD is reached after
-(50 - 24) / 0.10 = 260 hours: on 21 November at 20:00.
+in all. Every day of the last week cost the same 2.40 USD, so the interval has no width. A limit of 50 USD is reached
+after (50 - 24) / 0.10 = 260 hours: on 21 November at 20:00.
 """
 
 from __future__ import annotations

@@ -30,5 +30,8 @@ class MedusaModel(nn.Module):
     def logits(self, hidden: torch.Tensor, head: torch.Tensor, count: int) -> torch.Tensor:
         """[..., count, draft vocabulary] of the first `count` heads; head: [draft vocabulary, hidden], the target's."""
         outputs = self(hidden)[:count]
-        heads = [own.weight for own in self.heads] or [head] * len(outputs)
-        return torch.stack([functional.linear(x, rows) for x, rows in zip(outputs, heads, strict=False)], dim=-2)
+        if len(self.heads):
+            scores = [own(x) for own, x in zip(self.heads, outputs, strict=False)]
+        else:
+            scores = [functional.linear(x, head) for x in outputs]
+        return torch.stack(scores, dim=-2)

@@ -42,7 +42,12 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [*HI, {"role": "user", "content": "x", "tool_call_id": "c"}]}, "messages[1].tool_call_id"),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
     (
-        {"messages": [*HI, {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]}]},
+        {
+            "messages": [
+                *HI,
+                {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]},
+            ]
+        },
         "messages[1].tool_calls[0].function.arguments",
     ),
     ({"messages": [*HI, {"role": "assistant", "content": None}]}, "messages[1].content"),
