@@ -321,5 +321,5 @@ def served(ledger: Any, home: Path, **changes: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def serving() -> Callable[..., AbstractContextManager[str]]:
-    """For a running dashboard: `with serving(ledger, home, **settings) as url`."""
+    """What starts a dashboard for the time of a `with`; it gives the address."""
     return served

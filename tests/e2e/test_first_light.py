@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from dashboard.screenshot import chromium, find_chromium, open_page, read_cells, read_figures, save
+from dashboard.screenshot import chromium, find_chromium, open_page, read_figures, read_tables, save
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
 
@@ -203,13 +203,14 @@ def test_the_page_shows_the_reports_numbers(kadence) -> None:
     report = json.loads(kadence.run("cost", "report", "--by", "cohort", "--since", "24h", "--json").stdout)
     with chromium() as browser:
         page = open_page(browser, f"{kadence.dashboard_url}/?range=24h", size=(1600, 1000))
-        shown, cells = read_figures(page), read_cells(page)
+        shown, tables = read_figures(page), read_tables(page)
         save(page, artifacts / "first-light-overview.png")
     emitted = {row["cohort"]: f"{row['emitted_tokens']:,}" for row in [*report["rows"]]}
     assert shown["Emitted tokens"] == f"{report['total']['emitted_tokens']:,}"
-    assert emitted == {row[0]: row[3] for row in cells if row[0] in emitted}
+    bill = {row["Cohort"]: row for table in tables for row in table if "Per million tokens" in row}
+    assert emitted == {cohort: bill[cohort]["Emitted tokens"] for cohort in emitted}
     units = {row["cohort"]: float(row["cost_per_million_tokens"]) for row in report["rows"]}
-    on_page = {row[0]: float(row[1].strip("$").replace(",", "")) for row in cells if row[0] in units}
+    on_page = {cohort: float(bill[cohort]["Per million tokens"].strip("$").replace(",", "")) for cohort in units}
     assert on_page == pytest.approx(units, rel=1e-3)  # shown to four figures
 
 
