@@ -383,7 +383,7 @@ def test_every_decision_is_in_the_journal_with_its_reason(kadence, ask, eventual
 
 def test_the_canary_checked_what_was_served_and_found_it_right(kadence, ask, eventually) -> None:
     ask("repetitive", JSON_PROMPT)
-    eventually(lambda: kadence.metric("kadence_canary_checked_total", drafter="ngram@1") > 0, within=60)
+    eventually(lambda: kadence.metric("kadence_canary_checked_total", drafter="ngram@2") > 0, within=60)
     assert kadence.metric("kadence_canary_mismatch_total") == 0
     assert kadence.run("alerts", "list", "--url", kadence.url).stdout == "no active alerts\n"
 
