@@ -8,7 +8,7 @@ SHELL := /bin/bash
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-kernels test-clients test-clients-slow check format clean
+.PHONY: help setup up test test-pages test-kernels test-clients test-clients-slow check format clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -30,10 +30,13 @@ up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops al
 test: setup ## The test suite that users run
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m e2e
-	$(BIN)/python -m pytest -m "not e2e and not clients" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not e2e and not clients and not pages" --numprocesses 2 --dist loadfile
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-pages: setup ## Every page of the dashboard in Chromium: its figures against the commands', keyboard, names, empty states
+	$(BIN)/python -m pytest -m pages $(ARGS)
 
 # Other people's clients, each in an environment of its own: their versions exclude each other's and ours.
 CLIENTS := .venv-clients

@@ -57,7 +57,10 @@ from dashboard import energy_figures, savings_figures, screenshot
 from dashboard import format as fmt
 
 pytest.importorskip("playwright", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.pages,
+    pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed"),
+]
 
 EVIL = "<img src=x onerror=alert(1)>**bold**"
 HOUR = (int(time.time()) // 3600 - 2) * 3600

@@ -13,7 +13,10 @@ from dashboard import screenshot
 from dashboard.navigation import PAGES
 
 pytest.importorskip("playwright", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.pages,
+    pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed"),
+]
 
 NAMELESS = """() => [...document.querySelectorAll('img, canvas, svg[role=img], [role=img]')].filter(each => {
     if (each.closest('[aria-hidden=true], [role=presentation]') || !each.getClientRects().length) return false;
