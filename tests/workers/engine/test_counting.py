@@ -206,7 +206,7 @@ def test_what_was_held_is_given_back(outcome) -> None:
     proposer = outcome.engine.proposer
     assert outcome.engine.target.runner.kv.used == 0
     if proposer.name == "ngram":
-        assert proposer._index == {}
+        assert proposer._known == {}
     else:
         kv = proposer._kv if proposer.name == "eagle" else proposer._runner.kv
         assert (proposer._states, kv.used) == ({}, 0)
