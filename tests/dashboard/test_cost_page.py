@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +30,7 @@ from controlplane.store.cost_rows import IdleRule
 from dashboard import format as fmt
 from dashboard.cost_tables import basis_name
 from dashboard.data import forget
+from dashboard.ledger import CUSTOM
 from dashboard.serve import APP
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -223,5 +225,6 @@ def test_no_file_is_made_before_its_button_is_pressed(seen):
 
 @pytest.mark.usefixtures("three_bases")
 def test_a_range_without_a_whole_hour_has_no_export_and_says_so():
-    app = open_cost(range="15m")
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    app = open_cost(range=CUSTOM, **{"from": hour.strftime("%Y-%m-%dT%H:%M:%SZ")})
     assert "whole hours" in words(app)

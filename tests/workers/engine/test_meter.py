@@ -238,8 +238,8 @@ def test_the_engines_gauges_are_its_state(make_engine, ask, clock) -> None:
     engine.step()
     engine.step()
     window = engine.close_window()
-    # The first has 4 prompt tokens and one more computed, the second its prompt.
-    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 5 + 4, 2 * 256)
+    # Both prompts of 4 tokens were computed in the first step, and a token more of each in the second.
+    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 5 + 5, 2 * 256)
 
 
 def test_acceptance_probabilities_are_summed_over_the_examined_positions(meter, clock, make_sequence) -> None:
@@ -265,8 +265,8 @@ def test_the_engine_gives_it_the_context_before_the_step(make_engine, ask) -> No
     engine.submit(ask([3, 4], "b"))
     for _ in range(3):
         engine.step()
-    # The second's prompt is computed while the first, of 3 + 1 tokens, decodes; then both do, 5 and 3 tokens long.
-    assert [(c.sequences, c.context) for c in engine.close_window().latency] == [(1, 4), (2, 5 + 3)]
+    # Both prompts are computed in the first step, each with its first token; then both decode, twice.
+    assert [(c.sequences, c.context) for c in engine.close_window().latency] == [(2, (4 + 3) + (5 + 4))]
 
 
 def test_drafting_is_timed_within_the_step(make_engine, ask, drain) -> None:
