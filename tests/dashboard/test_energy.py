@@ -18,7 +18,7 @@ from controlplane.store.energy import BatchPoint, PowerPoint
 from dashboard import energy_charts as charts
 from dashboard import energy_figures as figures
 from dashboard import format as fmt
-from dashboard.serve import APP
+from tests.dashboard.looks import alone, in_app
 
 EVIL = "<img src=x onerror=alert(1)>"
 NS = 10**9
@@ -166,34 +166,13 @@ def test_a_machines_name_is_data():
     assert "<img" not in json.dumps(spec)
 
 
-def open_page(**query: str) -> AppTest:
-    """The page alone, without the filters above it."""
-    return run(AppTest.from_file(str(APP.with_name("pages") / "energy.py"), default_timeout=20), query)
-
-
-def run(app: AppTest, query: dict[str, str]) -> AppTest:
-    for name, value in query.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    return app
-
-
-def open_app(**query: str) -> AppTest:
-    """The page in the whole app, with its filters in the URL."""
-    app = run(AppTest.from_file(str(APP), default_timeout=20), query)
-    app.switch_page("pages/energy.py").run()
-    assert not app.exception
-    return app
-
-
 def table_of(app: AppTest, column: str) -> Any:
     return next(d.value for d in app.dataframe if column in d.value.columns)
 
 
 @pytest.mark.usefixtures("filled")
 def test_the_page_shows_what_was_worked_out_by_hand():
-    app = open_page()
+    app = alone("energy")
     assert {m.label: m.value for m in app.metric} == {
         "Energy": "200.0 J",
         "Energy per token": "0.04000 J",
@@ -210,7 +189,7 @@ def test_the_page_shows_what_was_worked_out_by_hand():
 def test_every_figure_is_the_commands(filled, monkeypatch):
     monkeypatch.setenv("KADENCE_CARBON_ZONE", "DEU")
     monkeypatch.setenv("KADENCE_PUE", "1.2")
-    app = open_page()
+    app = alone("energy")
     told = CliRunner().invoke(cost_app, ["report", "--since", "1h", "--json", "--database-url", filled.url])
     said = json.loads(told.stdout)
     rows = [*said["rows"], {"cohort": "idle", **said["idle"]}, {"cohort": "total", **said["total"]}]
@@ -233,7 +212,7 @@ def test_energy_that_was_not_measured_has_no_figure_and_no_line(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(measured=False)
-    app = open_page()
+    app = alone("energy")
     assert {m.value for m in app.metric} - {"no zone"} == {"not measured"}
     assert {m.delta for m in app.metric if m.label != "Carbon"} == {"not measured"}
     assert "Joules per token: not measured." in [c.value for c in app.caption]
@@ -241,7 +220,7 @@ def test_energy_that_was_not_measured_has_no_figure_and_no_line(ledger):
 
 @pytest.mark.usefixtures("filled")
 def test_a_cohort_in_the_url_narrows_the_cards_to_it():
-    found = {m.label: m.value for m in open_app(cohort="json").metric}
+    found = {m.label: m.value for m in in_app("energy", cohort="json").metric}
     assert (found["Energy"], found["Without idle"]) == ("120.0 J", "0.03000 J")
 
 
@@ -249,7 +228,7 @@ def test_a_long_range_takes_its_power_from_the_rollups(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(age_s=7200)
-    machines = table_of(open_app(range="24h"), "Mean power")
+    machines = table_of(in_app("energy", range="24h"), "Mean power")
     assert machines[["Machine", "Mean power", "Measured time"]].values.tolist() == [
         ["test-machine", "10.00 W", "not told apart"]
     ]
@@ -259,7 +238,7 @@ def test_html_in_a_cohorts_name_stays_text(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(first=EVIL)
-    app = open_app(cohort=EVIL)
+    app = in_app("energy", cohort=EVIL)
     for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
     assert EVIL in table_of(app, "Without idle")["Cohort"].tolist()

@@ -19,7 +19,7 @@ from controlplane.store.models import AlertEntry, PlanEntry, PolicyRevision, Pol
 from dashboard import policy_tables as tables
 from dashboard import policy_trial as trials
 from dashboard.policy_reading import Asked, PolicyReading, in_force
-from dashboard.serve import APP
+from tests.dashboard.looks import alone, in_app
 
 EVIL = "<img src=x onerror=alert(1)>"
 OLD = """\
@@ -71,27 +71,6 @@ def audited(filled: Any) -> Any:
     """Two policies, the second in force; a rollout that failed before it."""
     filled.add([revision(OLD, 1000, why="start"), revision(NEW, 100, by="bob", why="slower answers"), rollout()])
     return filled
-
-
-def open_page(**query: str) -> AppTest:
-    """The page alone, without the filters above it."""
-    return run(AppTest.from_file(str(APP.with_name("pages") / "policy.py"), default_timeout=20), query)
-
-
-def run(app: AppTest, query: dict[str, str]) -> AppTest:
-    for name, value in query.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    return app
-
-
-def open_app(**query: str) -> AppTest:
-    """The page in the whole app, with its filters in the URL."""
-    app = run(AppTest.from_file(str(APP), default_timeout=20), query)
-    app.switch_page("pages/policy.py").run()
-    assert not app.exception
-    return app
 
 
 def texts(app: AppTest) -> str:
@@ -155,7 +134,7 @@ def test_a_pasted_policy_is_wrong_by_line():
 
 def test_the_page_shows_what_is_in_force(audited):
     audited.add([replace_plan(audited)])
-    app = open_app()
+    app = in_app("policy")
     table = table_of(app, "Ladder")
     assert table["Cohort"].tolist() == ["json", "rest"]
     assert table["K by load"].tolist() == ["4 4 4 2 2 1 1 0 0", "no plan"]
@@ -172,12 +151,12 @@ def replace_plan(audited: Any) -> PlanEntry:
 
 def test_without_a_policy_the_page_says_how_one_comes(ledger):
     ledger.migrate()
-    assert "No policy was put in force" in texts(open_page())
+    assert "No policy was put in force" in texts(alone("policy"))
 
 
 @pytest.mark.usefixtures("audited")
 def test_revisions_say_who_applied_them_and_why_and_differ_as_the_command_says(audited):
-    app = open_page(part="Revisions")
+    app = alone("policy", part="Revisions")
     history = table_of(app, "Revision")
     assert history[["What", "By", "Why"]].values.tolist() == [
         ["applied", "bob", "slower answers"],
@@ -195,7 +174,7 @@ def test_revisions_say_who_applied_them_and_why_and_differ_as_the_command_says(a
 
 
 def test_a_pasted_policy_is_checked_on_a_click_alone(audited):
-    app = open_page(part="Try one")
+    app = alone("policy", part="Try one")
     app.text_area(key="policy_text").set_value(BAD).run()
     assert not app.dataframe
     click(app, "Check")
@@ -208,7 +187,7 @@ def test_a_pasted_policy_is_checked_on_a_click_alone(audited):
 
 
 def test_a_pasted_policy_is_planned_as_the_command_plans_it(audited, tmp_path):
-    app = open_page(part="Try one")
+    app = alone("policy", part="Try one")
     text = NEW.replace("ladder: [0, 2]", "ladder: [0, 1, 2]")
     app.text_area(key="policy_text").set_value(text).run()
     click(app, "Plan")
@@ -225,7 +204,7 @@ def test_a_pasted_policy_is_planned_as_the_command_plans_it(audited, tmp_path):
 
 
 def test_looking_and_trying_put_nothing_in_force(audited):
-    app = open_page(part="Try one")
+    app = alone("policy", part="Try one")
     click(app, "Take the text in force")
     assert app.text_area(key="policy_text").value == NEW
     click(app, "Plan")
@@ -234,7 +213,7 @@ def test_looking_and_trying_put_nothing_in_force(audited):
 
 
 def test_without_a_policy_in_force_there_is_nothing_to_plan_against(filled):
-    app = open_page(part="Try one")
+    app = alone("policy", part="Try one")
     app.text_area(key="policy_text").set_value(OLD).run()
     click(app, "Plan")
     assert "There is nothing to compare with" in texts(app)
@@ -247,7 +226,7 @@ def click(app: AppTest, label: str) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_decisions_are_shown_newest_first_and_those_that_kept_k_on_request():
-    app = open_page(part="Decisions")
+    app = alone("policy", part="Decisions")
     table = table_of(app, "Why")
     assert table["Cohort"].tolist() == ["fiction", "json"]
     assert table["Reason"].tolist() == ["below_floor", "step_up"]
@@ -258,9 +237,9 @@ def test_decisions_are_shown_newest_first_and_those_that_kept_k_on_request():
 
 @pytest.mark.usefixtures("filled")
 def test_decisions_can_be_narrowed_to_a_cohort_and_to_a_text():
-    app = open_app(part="Decisions", cohort="json")
+    app = in_app("policy", part="Decisions", cohort="json")
     assert table_of(app, "Why")["Cohort"].tolist() == ["json"]
-    app = open_page(part="Decisions", text="Position 1")
+    app = alone("policy", part="Decisions", text="Position 1")
     assert table_of(app, "Why")["Cohort"].tolist() == ["fiction"]
     app.text_input(key="text").set_value("nowhere").run()
     assert "No decision in this time range matches" in texts(app)
@@ -268,7 +247,7 @@ def test_decisions_can_be_narrowed_to_a_cohort_and_to_a_text():
 
 def test_decisions_can_be_narrowed_to_reasons(filled, make_decision):
     filled.add([make_decision("json", "raised"), make_decision("fiction", "canary")])
-    app = open_page(part="Decisions")
+    app = alone("policy", part="Decisions")
     app.multiselect(key="reason").select("canary").run()
     assert table_of(app, "Why")["Reason"].tolist() == ["canary"]
 
@@ -299,7 +278,7 @@ def test_events_are_the_kill_switch_rollouts_and_alerts_with_who_cleared_them(au
             AlertEntry(**alert_row(alert)),
         ]
     )
-    app = open_page(part="Events")
+    app = alone("policy", part="Events")
     assert table_of(app, "Kill switch")[["Kill switch", "Plan"]].values.tolist() == [
         ["zero → off", 12],
         ["off → zero", 10],
@@ -315,7 +294,7 @@ def test_events_are_the_kill_switch_rollouts_and_alerts_with_who_cleared_them(au
 
 @pytest.mark.usefixtures("filled")
 def test_no_event_is_said_in_words():
-    said = texts(open_page(part="Events"))
+    said = texts(alone("policy", part="Events"))
     assert "It was not touched" in said
     assert "No alert was ever raised" in said
 
@@ -327,7 +306,7 @@ def test_html_of_a_person_or_a_policy_stays_text(ledger, part):
     ledger.fill(first=EVIL)
     text = OLD.replace("name: json", f'name: "{"a" * 3}"').replace("version: 1\n", f"version: 1\n# {EVIL}\n")
     ledger.add([revision(text, 10, by=EVIL, why=EVIL), revision(OLD, 20), rollout(why=EVIL, sentence=EVIL)])
-    app = open_page(part=part)
+    app = alone("policy", part=part)
     for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
     shown = [*(d.value.to_string(max_colwidth=None) for d in app.dataframe), *(t.value for t in app.text)]

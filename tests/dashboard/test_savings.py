@@ -34,7 +34,7 @@ from controlplane.telemetry import LATENCY_BOUNDS_S
 from dashboard import savings_charts as charts
 from dashboard import savings_figures as figures
 from dashboard.savings_reading import looks_at
-from dashboard.serve import APP
+from tests.dashboard.looks import alone
 
 EVIL = "<img src=x onerror=alert(1)>"
 NS = 10**9
@@ -88,19 +88,6 @@ def experiment(
     return rows
 
 
-def open_page(**query: str) -> AppTest:
-    """The page alone, without the filters above it."""
-    return run(AppTest.from_file(str(APP.with_name("pages") / "savings.py"), default_timeout=20), query)
-
-
-def run(app: AppTest, query: dict[str, str]) -> AppTest:
-    for name, value in query.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    return app
-
-
 def texts(app: AppTest) -> str:
     found = [e.value for kind in (app.text, app.caption, app.header) for e in kind]
     return "\n".join(found).replace("\\", "")
@@ -116,7 +103,7 @@ def table_of(app: AppTest, column: str) -> Any:
 
 def test_the_page_shows_the_saving_that_was_worked_out_by_hand(filled):
     filled.add(experiment())
-    app = open_page()
+    app = alone("savings")
     found = metrics(app)
     assert found["Capacity"][0] == "+20.0%"
     assert found["Cash"][0] == "+0.0%"
@@ -127,7 +114,7 @@ def test_the_page_shows_the_saving_that_was_worked_out_by_hand(filled):
 
 def test_every_figure_is_that_of_the_experiment_report(filled):
     filled.add(experiment(uj=5_000_000))
-    app = open_page()
+    app = alone("savings")
     told = CliRunner().invoke(experiment_app, ["report", "exp-1", "--json", "--database-url", filled.url])
     said = json.loads(told.stdout)
     found = metrics(app)
@@ -148,14 +135,14 @@ def test_every_figure_is_that_of_the_experiment_report(filled):
 
 def test_without_an_experiment_the_page_says_how_to_start_one_even_without_traffic(ledger):
     ledger.migrate()
-    app = open_page()
+    app = alone("savings")
     assert "No experiment is on record" in texts(app)
     assert app.code[0].value.startswith("kadence experiment start --why")
 
 
 def test_a_broken_guardrail_is_no_saving(filled):
     filled.add(experiment(slower=True))
-    app = open_page()
+    app = alone("savings")
     rails = table_of(app, "Guardrail").set_index("Guardrail")["Verdict"]
     assert rails["tpot p50"] == "✗ broken"
     assert rails["ttft p50"] == "✓ kept"
@@ -165,7 +152,7 @@ def test_a_broken_guardrail_is_no_saving(filled):
 
 def test_what_is_not_told_apart_from_nothing_is_grey(filled):
     filled.add(experiment(factor=1.0))
-    app = open_page()
+    app = alone("savings")
     assert metrics(app)["Capacity"][1].endswith(": unclear")
     assert "Nothing is claimed" in texts(app)
 
@@ -178,14 +165,14 @@ def test_too_few_pairs_have_no_interval(pairs, text):
 
 def test_another_experiment_and_measure_can_be_asked_for_in_the_url(filled):
     filled.add([*experiment(uj=5_000_000), *experiment(name="exp-2", factor=0.5)])
-    app = open_page(experiment="exp-1", measure="energy")
+    app = alone("savings", experiment="exp-1", measure="energy")
     assert "exp-1, finished at" in texts(app)
     assert table_of(app, "Spread of a pair")["Saving"].tolist() == ["+20.0%", "+20.0%"]
 
 
 def test_html_of_a_person_stays_text(filled):
     filled.add([*experiment(why=EVIL), *experiment(name="exp-2", why=EVIL)])
-    app = open_page()
+    app = alone("savings")
     assert any(EVIL in text.value for text in app.text)
     for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
