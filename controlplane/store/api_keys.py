@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -207,23 +207,8 @@ def _of_name(connection: sa.Connection, name: str) -> list[ApiKey]:
 
 
 def _insert(connection: sa.Connection, key: ApiKey) -> None:
-    row = {
-        "id": key.id,
-        "name": key.name,
-        "digest": key.digest.hex(),
-        "is_admin": key.is_admin,
-        "tenant": key.tenant,
-        "cohort": key.cohort,
-        "requests_per_minute": key.limits.requests_per_minute,
-        "tokens_per_minute": key.limits.tokens_per_minute,
-        "max_concurrent": key.limits.max_concurrent,
-        "note": key.note,
-        "created_at": key.created_at,
-        "created_by": key.created_by,
-        "expires_at": key.expires_at,
-        "ends_at": key.ends_at,
-        "is_revoked": key.is_revoked,
-    }
+    row = asdict(key)
+    row |= {**row.pop("limits"), "digest": key.digest.hex()}
     connection.execute(sa.insert(ApiKeyEntry), [row])
 
 

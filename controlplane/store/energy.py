@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from controlplane.store.cost_models import CostDay, CostHour
 from controlplane.store.engine import reading
 from controlplane.store.models import Window, WindowCohort
+from controlplane.store.queries import window_bucket
 from controlplane.store.rollup import IDLE
 from controlplane.store.time_range import TimeRange
 
@@ -96,7 +97,7 @@ def _joules_by(microjoules: int | None, tokens: int) -> float | None:
 
 def power_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[PowerPoint]:
     """The power of every worker in buckets of `bucket_s` seconds, from its windows, by time, worker and source."""
-    w, bucket = Window, _bucket(engine, bucket_s)
+    w, bucket = Window, window_bucket(engine, bucket_s)
     is_measured = w.energy_uj.is_not(None)
     # A worker whose resting power is known for a part of its windows has none for the whole.
     resting_ns = sa.func.sum(sa.case((sa.and_(is_measured, w.idle_energy_uj.is_not(None)), w.seconds_ns), else_=0))
@@ -168,7 +169,7 @@ def rolled_up_power(engine: sa.Engine, range: TimeRange, *, by_day: bool) -> lis
 
 def batch_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[BatchPoint]:
     """Energy by token beside batch occupancy and drafting, of all machines, in buckets of `bucket_s` seconds."""
-    w, c, bucket = Window, WindowCohort, _bucket(engine, bucket_s)
+    w, c, bucket = Window, WindowCohort, window_bucket(engine, bucket_s)
     within = (w.started_at >= range.start, w.started_at < range.end)
     is_measured = w.energy_uj.is_not(None)
     steps = c.spec_steps + c.plain_steps
@@ -219,15 +220,6 @@ def batch_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[B
             )
         )
     return points
-
-
-def _bucket(engine: sa.Engine, bucket_s: float) -> sa.ColumnElement[Any]:
-    """The number of the bucket in which a window began. Raises ValueError when bucket_s is not over 0."""
-    if bucket_s <= 0:
-        raise ValueError(f"bucket_s must be over 0, not {bucket_s}")
-    quotient = Window.started_at / bucket_s
-    # SQLite may lack floor() and its cast cuts off; PostgreSQL's cast rounds.
-    return sa.func.floor(quotient) if engine.dialect.name == "postgresql" else sa.cast(quotient, sa.Integer)
 
 
 def _whole(value: Any) -> int | None:

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from controlplane.experiment import is_holdout
 from controlplane.store.engine import Database, reading
 from controlplane.store.models import Window, WindowCohort
-from controlplane.store.recorded import stored_cell
+from controlplane.store.recorded import WINDOW, stored_cell, stored_window
 from controlplane.store.time_range import TimeRange
-from controlplane.telemetry import CohortWindow, LatencyCell, ProfileCell, WindowId, WorkerWindow
+from controlplane.telemetry import CohortWindow, ProfileCell, WorkerWindow
 
 WINDOWS, COHORT_ROWS = 240, 2_500
 """How many windows are read at most, and how many cohorts' parts of them."""
@@ -78,7 +78,7 @@ def recent_windows(
 ) -> RecentWindows:
     """The newest windows that began in the range, of `model` or of the one with most of them; holdouts are left out."""
     within = (Window.started_at >= range.start, Window.started_at < range.end)
-    columns = [getattr(Window, name) for name in _WINDOW]
+    columns = [getattr(Window, name) for name in (*WINDOW, "idle_ns", "idle_uj", "tick_at")]
     newest = sa.select(*columns).where(*within).order_by(Window.started_at.desc()).limit(windows + 1)
     if model is not None:
         newest = newest.where(Window.model == model)
@@ -117,10 +117,6 @@ def newest_start(
         return connection.scalar(newest)
 
 
-_SAME = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "idle_energy_uj",
-         "plan_version", "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
-_WINDOW = ("worker", "epoch", "sequence", "busy_ns", "idle_ns", "idle_uj", "latency", "profile", "tick_at", "busy_s",
-           *_SAME)  # fmt: skip
 _PART = ("worker", "epoch", "sequence", "cohort", "attributed_ns", "input_ns", "prefill_positions", "draft_positions",
          "first_tokens", "cells")  # fmt: skip
 
@@ -178,17 +174,9 @@ def _seen(row: Mapping[Any, Any], parts: list[Mapping[Any, Any]]) -> SeenWindow:
         )
         for part in sorted(parts, key=lambda part: str(part["cohort"]))
     )
-    window = WorkerWindow(
-        id=WindowId(*_key(row)),
-        busy_s=row["busy_ns"] / 1e9 if row["busy_s"] is None else row["busy_s"],
-        cohorts=cohorts,
-        latency=tuple(LatencyCell(*cell) for cell in row["latency"]),
-        profile=tuple(ProfileCell(*cell) for cell in row["profile"] or ()),
-        **{name: row[name] for name in _SAME},
-    )
     return SeenWindow(
         at=row["ended_at"] if row["tick_at"] is None else row["tick_at"],
-        window=window,
+        window=stored_window(row, cohorts),
         output_ns={part["cohort"]: part["attributed_ns"] - part["input_ns"] for part in parts},
         input_ns=sum(part["input_ns"] for part in parts),
         idle_ns=row["idle_ns"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -42,6 +43,7 @@ __all__ = [
     "open_ledger",
     "policy_log",
     "time_bounds",
+    "window_bucket",
 ]
 
 
@@ -116,11 +118,7 @@ def cohort_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[
 
     A bucket without work for a cohort has no point. Raises ValueError when bucket_s is not over 0.
     """
-    if bucket_s <= 0:
-        raise ValueError(f"bucket_s must be over 0, not {bucket_s}")
-    quotient = Window.started_at / bucket_s
-    # SQLite may lack floor() and its cast cuts off; PostgreSQL's cast rounds.
-    bucket = sa.func.floor(quotient) if engine.dialect.name == "postgresql" else sa.cast(quotient, sa.Integer)
+    bucket = window_bucket(engine, bucket_s)
     summed = ("emitted_tokens", "spec_steps", "plain_steps", "accepted_tokens", "draft_tokens", "planned_k_steps")
     query = (
         sa.select(
@@ -137,6 +135,15 @@ def cohort_series(engine: sa.Engine, range: TimeRange, bucket_s: float) -> list[
     )
     with engine.connect() as connection:
         return [_cohort_point(row, bucket_s, summed) for row in connection.execute(query).mappings()]
+
+
+def window_bucket(engine: sa.Engine, bucket_s: float) -> sa.ColumnElement[Any]:
+    """The number of the bucket in which a window began. Raises ValueError when bucket_s is not over 0."""
+    if bucket_s <= 0:
+        raise ValueError(f"bucket_s must be over 0, not {bucket_s}")
+    quotient = Window.started_at / bucket_s
+    # SQLite may lack floor() and its cast cuts off; PostgreSQL's cast rounds.
+    return sa.func.floor(quotient) if engine.dialect.name == "postgresql" else sa.cast(quotient, sa.Integer)
 
 
 def _cohort_point(row: sa.RowMapping, bucket_s: float, summed: tuple[str, ...]) -> CohortPoint:

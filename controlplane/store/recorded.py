@@ -199,21 +199,26 @@ def _windows(connection: sa.Connection, *within: sa.ColumnElement[bool]) -> dict
         cohorts.setdefault((row["worker"], row["epoch"], row["sequence"]), []).append(_cohort(row))
     found: dict[float, list[WorkerWindow]] = {}
     for row in connection.execute(sa.select(Window.__table__).where(*within).order_by(*key)).mappings():
-        identity = WindowId(row["worker"], row["epoch"], row["sequence"])
-        found.setdefault(row["tick_at"], []).append(_window(row, identity, tuple(cohorts.get(tuple(identity), ()))))
+        of = cohorts.get((row["worker"], row["epoch"], row["sequence"]), ())
+        found.setdefault(row["tick_at"], []).append(stored_window(row, tuple(of)))
     return found
 
 
-def _window(row: Mapping[Any, Any], identity: WindowId, cohorts: tuple[CohortWindow, ...]) -> WorkerWindow:
-    same = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "idle_energy_uj",
-            "plan_version", "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
+_SAME = ("model", "drafter", "device", "started_at", "ended_at", "energy_uj", "energy_source", "idle_energy_uj",
+         "plan_version", "plan_expired", "plan_age_s", "running", "waiting", "kv_used", "kv_total")  # fmt: skip
+WINDOW = ("worker", "epoch", "sequence", "busy_ns", "busy_s", "latency", "profile", *_SAME)
+"""The columns of models.Window that stored_window reads."""
+
+
+def stored_window(row: Mapping[Any, Any], cohorts: tuple[CohortWindow, ...]) -> WorkerWindow:
+    """A window as the ledger has it (models.Window), with its cohorts."""
     return WorkerWindow(
-        id=identity,
+        id=WindowId(row["worker"], row["epoch"], row["sequence"]),
         busy_s=row["busy_ns"] / 1e9 if row["busy_s"] is None else row["busy_s"],
         cohorts=cohorts,
         latency=tuple(LatencyCell(*cell) for cell in row["latency"]),
         profile=tuple(ProfileCell(*cell) for cell in row["profile"] or ()),
-        **{name: row[name] for name in same},
+        **{name: row[name] for name in _SAME},
     )
 
 
