@@ -6,7 +6,8 @@ import shlex
 from dataclasses import dataclass
 
 from controlplane.policy import Policy, PolicyError, PolicyProblem, parse_policy
-from controlplane.policy_cli.planned import Planned, planned, policy_in_force
+from controlplane.policy_cli.planned import Planned, planned
+from controlplane.store.policies import policy_in_force
 from controlplane.store.time_range import TimeRange, parse_duration
 from dashboard.ledger import Ledger
 

@@ -15,9 +15,9 @@ from controlplane.finops.confidence_sequence import MIN_PAIRS
 from controlplane.finops.savings import Measure, Pair, Saving, saving
 from controlplane.finops.savings_report import Report, pairs_of
 from controlplane.policy import Experiment
-from controlplane.policy_cli.planned import policy_in_force
 from controlplane.store.experiment_report import priced_arms, report_of_arms
 from controlplane.store.experiments import experiments, find_experiment
+from controlplane.store.policies import policy_in_force
 from dashboard.ledger import Ledger
 
 T = TypeVar("T")

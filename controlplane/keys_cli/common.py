@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from controlplane.policy_cli.common import WRONG_USE, stop
-from controlplane.policy_cli.records import ledger
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -34,17 +33,17 @@ def open_or_make(config: Any, database_url: str | None, as_json: bool) -> sa.Eng
     from controlplane.settings import SettingsError, load_settings
     from controlplane.store.engine import StoreError
     from controlplane.store.migrate import upgrade
-    from controlplane.store.queries import database_state
+    from controlplane.store.queries import database_state, open_ledger
 
     try:
         url = load_settings(config, database_url=database_url).database_url
         if database_state(url) in ("missing", "empty"):
             upgrade(url)
+        return open_ledger(url)
     except SettingsError as error:
         stop(str(error), as_json, WRONG_USE)
     except StoreError as error:
         stop(str(error), as_json)
-    return ledger(config, database_url, as_json)
 
 
 def attempt(make: Callable[[], T], as_json: bool) -> T:
@@ -81,15 +80,13 @@ def seconds(option: str, text: str | None, as_json: bool) -> float | None:
 
 def cohort_warning(engine: sa.Engine, key: ApiKey) -> str | None:
     """Where the policy that was last in force has no such cohort; None also where none was in force yet."""
-    from controlplane.policy import PolicyError, parse_policy
-    from controlplane.store.queries import policy_log
+    from controlplane.store.policies import policy_in_force
 
-    applied = policy_log(engine, limit=1)
-    if key.cohort is None or not applied:
+    if key.cohort is None:
         return None
     try:
-        names = [cohort.name for cohort in parse_policy(applied[0].text).cohorts]
-    except PolicyError:
+        names = [cohort.name for cohort in policy_in_force(engine).cohorts]
+    except ValueError:
         return None
     if key.cohort in names:
         return None

@@ -54,7 +54,7 @@ COMMANDS = {"plan": plan}
 
 
 def _in_force(engine: sa.Engine, as_json: bool) -> Policy:
-    from controlplane.policy_cli.planned import policy_in_force
+    from controlplane.store.policies import policy_in_force
 
     try:
         return policy_in_force(engine)

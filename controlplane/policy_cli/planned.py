@@ -12,13 +12,12 @@ from controlplane.comparison import Interval
 from controlplane.finops.budget import BudgetState, status
 from controlplane.finops.periods import period_at
 from controlplane.finops.spending import spent
-from controlplane.policy import Policy, PolicyError, parse_policy
+from controlplane.policy import Policy
 from controlplane.policy.effective import differences
 from controlplane.policy_forecast import CohortForecast, forecast, moves, spent_over, targets, warnings
 from controlplane.policy_plan import walk
 from controlplane.store.budgets import used_in
 from controlplane.store.cost import cost_report
-from controlplane.store.queries import policy_log
 from controlplane.store.recorded import RecordedTick, count_ticks, epochs, request_groups, ticks
 from controlplane.store.time_range import TimeRange
 
@@ -69,7 +68,7 @@ class Planned:
 
     def lines(self) -> Iterator[str]:
         """For a person: a sign, the cohort, what of it changes, and what that is expected to bring."""
-        return _lines(self.before, self.after, self.changes, self.cohorts, self.total, self.ticks, self.currency)
+        return _lines(self)
 
 
 def planned(
@@ -100,17 +99,6 @@ def planned(
     )
 
 
-def policy_in_force(engine: sa.Engine) -> Policy:
-    """The last policy that was put in force on this ledger. Raises ValueError, one line, where there is none to use."""
-    applied = policy_log(engine, limit=1)
-    if not applied:
-        raise ValueError("no policy was put in force on this ledger yet")
-    try:
-        return parse_policy(applied[0].text, source=f"revision {applied[0].revision}")
-    except PolicyError as error:
-        raise ValueError(f"the policy on record is not one of this release: {str(error).splitlines()[0]}") from None
-
-
 def _controllers(engine: sa.Engine, range: TimeRange, watched: Watched) -> Iterator[Iterable[RecordedTick]]:
     """The ticks of the range, one controller after the other."""
     for epoch, first, last in epochs(engine, range):
@@ -128,19 +116,12 @@ def _budgets(engine: sa.Engine, new: Policy, sheet: PriceSheet) -> Iterator[str]
             yield line
 
 
-def _lines(
-    old: Policy,
-    new: Policy,
-    changes: list[str],
-    cohorts: list[CohortForecast],
-    total: Interval | None,
-    ticks: int,
-    currency: str | None,
-) -> Iterator[str]:
-    yield f"policy {old.revision} -> {new.revision}, on {ticks} recorded ticks"
+def _lines(said: Planned) -> Iterator[str]:
+    old, new, changes, total = said.before, said.after, said.changes, said.total
+    yield f"policy {old.revision} -> {new.revision}, on {said.ticks} recorded ticks"
     before = {cohort.name for cohort in old.cohorts}
     after = {cohort.name for cohort in new.cohorts}
-    for cohort in cohorts:
+    for cohort in said.cohorts:
         own = [line.partition(": ")[2] for line in changes if line.startswith(f"{cohort.name}: ")]
         sign = "+" if cohort.name not in before else "~" if own or cohort.moved_in else " "
         yield ""
@@ -154,7 +135,7 @@ def _lines(
         if cohort.tpot_p95_before_s is not None:
             yield f"    TPOT p95       {_from_to(1000 * cohort.tpot_p95_before_s, _ms(cohort.tpot_p95_s), 'ms')}"
         if cohort.cost_before is not None:
-            yield f"    per 1M tokens  {_from_to(float(cohort.cost_before), cohort.cost, currency or '')}"
+            yield f"    per 1M tokens  {_from_to(float(cohort.cost_before), cohort.cost, said.currency or '')}"
         if cohort.joules_before is not None:
             yield f"    per 1M tokens  {_from_to(cohort.joules_before, cohort.joules, 'J')}"
     for name in sorted(before - after):

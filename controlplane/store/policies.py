@@ -7,8 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from controlplane.policy import Policy, PolicyError, parse_policy
 from controlplane.store.engine import writing
 from controlplane.store.models import PolicyRevision, PolicyRollout
+from controlplane.store.queries import policy_log
 from controlplane.store.time_range import iso
 
 
@@ -57,6 +59,17 @@ def policy_history(engine: sa.Engine, limit: int = 50) -> list[PolicyEntry]:
     with engine.connect() as connection:
         found = [PolicyEntry(*row) for query in queries for row in connection.execute(query.limit(limit))]
     return sorted(found, key=lambda entry: entry.applied_at, reverse=True)[:limit]
+
+
+def policy_in_force(engine: sa.Engine) -> Policy:
+    """The last policy that was put in force on this ledger. Raises ValueError, one line, where there is none to use."""
+    applied = policy_log(engine, limit=1)
+    if not applied:
+        raise ValueError("no policy was put in force on this ledger yet")
+    try:
+        return parse_policy(applied[0].text, source=f"revision {applied[0].revision}")
+    except PolicyError as error:
+        raise ValueError(f"the policy on record is not one of this release: {str(error).splitlines()[0]}") from None
 
 
 def rollouts(engine: sa.Engine, limit: int = 50) -> list[RolloutEntry]:
