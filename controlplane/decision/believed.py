@@ -115,6 +115,12 @@ def covering(policy: Policy | None, cohorts: Iterable[str], deepest: int) -> Pol
     return replace(policy, cohorts=(*known, *further)) if further else policy
 
 
+def offered(outlook: Outlook, hazards: Hazards) -> Floats:
+    """[cohorts, MAX_K]: P(a token is drafted at each position while all before it were kept)."""
+    share: Floats = outlook.survival / np.maximum(np.cumprod(hazards.mean, axis=1), 1e-300)
+    return share
+
+
 def scaled(outlook: Outlook, hazards: Hazards, by: float) -> Outlook:
     """The outlook were every conditional acceptance `by` times what is believed, and 1 at most.
 
@@ -122,9 +128,8 @@ def scaled(outlook: Outlook, hazards: Hazards, by: float) -> Outlook:
     product of the scaled hazards with the same share of drafts that were offered.
     """
     # A power of `by` would also scale positions that cannot be kept more often than always.
-    before = np.cumprod(hazards.mean, axis=1)
-    offered = outlook.survival / np.maximum(before, 1e-300)
-    survival = np.minimum(np.cumprod(np.minimum(hazards.mean * by, 1.0), axis=1) * offered, outlook.drafted)
+    kept = np.cumprod(np.minimum(hazards.mean * by, 1.0), axis=1)
+    survival = np.minimum(kept * offered(outlook, hazards), outlook.drafted)
     zero = np.zeros((len(survival), 1))
     emitted = 1.0 + np.concatenate([zero, survival.cumsum(axis=1)], axis=1)
     return replace(outlook, survival=survival, emitted=emitted)

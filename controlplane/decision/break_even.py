@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.decision.believed import Believed
+from controlplane.decision.believed import Believed, offered
 from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
 from controlplane.decision.tuners.base import at_k
 
 Z95 = 1.96
+"""Standard deviations on either side that a 95 % interval has."""
 _HALVINGS = 50
 
 
@@ -45,16 +46,10 @@ class BreakEven:
         out: Flags = (self.rung > 0) & (self.expected > self.needed)
         return out
 
-    @property
-    def surely_pays_not(self) -> Flags:
-        """Whether it pays at no acceptance within the 95 % interval of what was measured."""
-        out: Flags = (self.rung > 0) & (self.expected + Z95 * self.sd < self.needed)
-        return out
-
 
 def break_even(believed: Believed) -> BreakEven | None:
     """For every cohort and load; None where no step times are known."""
-    outlook, hazards, table = believed.outlook, believed.hazards, believed.state.table
+    outlook, table = believed.outlook, believed.state.table
     seconds = believed.step_seconds(outlook)
     if seconds is None:
         return None
@@ -68,33 +63,32 @@ def break_even(believed: Believed) -> BreakEven | None:
     cohorts = np.arange(len(at))[:, None]
     needed = at_k(seconds, at) / seconds[:, :, 0]
     expected, sd = outlook.emitted[cohorts, at], outlook.emitted_sd[cohorts, at]
-    offered = outlook.survival / np.maximum(np.cumprod(hazards.mean, axis=1), 1e-300)
+    share = offered(outlook, believed.hazards)[:, None, :]
     return BreakEven(
         rung=rung,
         needed=needed,
         expected=expected,
         sd=sd,
-        accept_needed=np.where(has_rung, even_acceptance(needed, at, offered[:, None, :]), np.nan),
-        accept_now=np.where(has_rung, even_acceptance(expected, at, offered[:, None, :]), np.nan),
+        accept_needed=np.where(has_rung, even_acceptance(needed, at, share), np.nan),
+        accept_now=np.where(has_rung, even_acceptance(expected, at, share), np.nan),
         best=allowed.argmax(axis=2),
         speed=speed,
     )
 
 
-def even_acceptance(tokens: Floats, k: Ints, offered: Floats) -> Floats:
-    """The acceptance a with 1 + sum over j <= K of a^j offered_j = `tokens`, by bisection; NaN where 1 is too little.
+def even_acceptance(tokens: Floats, k: Ints, share: Floats) -> Floats:
+    """The acceptance a with 1 + sum over j <= K of a^j share_j = `tokens`, by bisection; NaN where 1 is too little.
 
-    tokens, k: of one shape; offered: [..., MAX_K], broadcast against it, P(a token is drafted at each position while
-    all before it were kept).
+    tokens, k: of one shape; share: [..., MAX_K], broadcast against it, see believed.offered.
     """
     depth = np.arange(1, RUNGS)
-    share = np.where(depth <= k[..., None], offered, 0.0)
+    within = np.where(depth <= k[..., None], share, 0.0)
     low, high = np.zeros(tokens.shape), np.ones(tokens.shape)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        is_little = 1.0 + (middle[..., None] ** depth * share).sum(axis=-1) < tokens
+        is_little = 1.0 + (middle[..., None] ** depth * within).sum(axis=-1) < tokens
         low, high = np.where(is_little, middle, low), np.where(is_little, high, middle)
-    most = 1.0 + share.sum(axis=-1)
+    most = 1.0 + within.sum(axis=-1)
     return np.where(tokens > most * (1.0 + 1e-12), np.nan, np.where(tokens <= 1.0, 0.0, high))
 
 

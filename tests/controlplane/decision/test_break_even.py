@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.decision.believed import Believed, believe, covering, scaled
-from controlplane.decision.break_even import BreakEven, break_even, even_acceptance, left_on_the_table
+from controlplane.decision.break_even import Z95, BreakEven, break_even, even_acceptance, left_on_the_table
 from controlplane.decision.decide import DecisionState, Observation, observe
 from controlplane.decision.observation import RUNGS
 from controlplane.decision.what_if import Brings, Change, Machine, asked_steps, brings, extrapolations
@@ -127,7 +127,8 @@ def test_one_draft_token_pays_from_the_acceptance_that_its_time_costs():
 def test_text_that_is_never_kept_surely_does_not_pay():
     even = sure_break_even(made((100, 0, 0, 0, 0)))
     assert not even.pays[0, 0]
-    assert even.surely_pays_not[0, 0]
+    assert even.rung[0, 0] > 0
+    assert even.expected[0, 0] + Z95 * even.sd[0, 0] < even.needed[0, 0]
     assert even.best[0, 0] == 0
 
 
