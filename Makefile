@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: help setup up test test-pages test-kernels test-clients test-clients-slow check format clean
 
 help: ## What each target does
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 20
 
 setup: $(VENV)/.installed ## Install everything into .venv, once
 
