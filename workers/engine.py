@@ -43,7 +43,6 @@ class Round:
     seconds: float
     draft_seconds: float
     context: int
-    prefill_before: Seq[int]
     prefill_s: float
 
 
@@ -138,6 +137,7 @@ class Engine:
         except Exception:
             self._count_prefill(batch, computed, time.perf_counter() - started)
             raise
+        self._count_prefill(batch, computed, outcome.prefill_s)
         self._count(batch, outcome)
         self._score_shadows(outcome)
         return [self._chunk(c) for c in outcome.committed]
@@ -193,7 +193,6 @@ class Engine:
     def _round(self, batch: Batch, k: Seq[int]) -> Round:
         """Draft, score, verify, commit; k: the plan's K of each decoding sequence."""
         context = sum(len(s.token_ids) for s in batch.decoding)
-        prefill_before = [p.sequence.prefill_positions for p in batch.prefills]
         started = time.perf_counter()
         proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
         draft_s = time.perf_counter() - started
@@ -204,7 +203,7 @@ class Engine:
         self._teach(batch, score, kv_lengths)
         self._score_prompts(batch, score)
         seconds = time.perf_counter() - started - score.prefill_s
-        return Round(committed, proposal.positions, seconds, draft_s, context, prefill_before, score.prefill_s)
+        return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_s)
 
     def _teach(self, batch: Batch, score: Score, kv_lengths: Seq[int]) -> None:
         """Tell a drafter that reads features of the positions that stay; kv_lengths: of those decoding, before."""
@@ -235,15 +234,15 @@ class Engine:
     def _commit(
         self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int], predicted: Seq[int]
     ) -> list[Committed]:
-        none = (0,) * len(batch.sequences)
+        sequences = batch.sequences
+        none = (0,) * len(sequences)
         planned, of_prediction = (*k, *none), (*predicted, *none)
         return [
             commit(s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids, of_prediction[b])
-            for b, s in enumerate(batch.sequences)
+            for b, s in enumerate(sequences)
         ]
 
     def _count(self, batch: Batch, outcome: Round) -> None:
-        self._count_prefill(batch, outcome.prefill_before, outcome.prefill_s)
         self.meter.count_step(
             outcome.committed, outcome.draft_positions, outcome.seconds, outcome.draft_seconds, outcome.context
         )

@@ -87,11 +87,11 @@ class RowsToMeasure:
         """The rows of each sequence that asks: those that emit a token, or all where nobody knows which (None)."""
         rows = cls([], [], [], [0], list(num_top))
         for b, own in enumerate(rows_of):
-            emitted = len(own) if num_accepted is None else num_accepted[b] + 1
-            length = 0 if num_top[b] is None else emitted
-            rows.index.extend(own[:length])
-            rows.owners.extend([b] * length)
-            rows.depths.extend(range(length))
+            if num_top[b] is not None:
+                length = len(own) if num_accepted is None else num_accepted[b] + 1
+                rows.index.extend(own[:length])
+                rows.owners.extend([b] * length)
+                rows.depths.extend(range(length))
             rows.cu.append(len(rows.index))
         return rows
 

@@ -25,13 +25,31 @@ def is_greedy(sampling: SamplingParams) -> bool:
     return sampling.temperature < GREEDY_BELOW
 
 
+def has_limits(sampling: SamplingParams) -> bool:
+    """Whether `restrict` masks anything."""
+    is_open = sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0
+    return not (is_open or is_greedy(sampling))
+
+
+def has_wishes(sequence: Sequence) -> bool:
+    """Whether the sequence's next rows become anything but what they are."""
+    sampling = sequence.request.sampling
+    return (
+        sequence.grammar is not None
+        or bool(sampling.logit_bias)
+        or sampling.min_tokens > sequence.completion_length
+        or has_penalties(sampling)
+        or has_limits(sampling)
+    )
+
+
 def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
     """Mask [rows, vocab] outside top-k, outside the nucleus of top-p, and what is too unlikely for min-p.
 
     Top-p and min-p are of the probabilities after temperature, and the nucleus is of what top-k leaves, as in
     `kernels.filters`. The same tensor where there are no such limits.
     """
-    if is_greedy(sampling):
+    if not has_limits(sampling):
         return logits
     limited = logits if sampling.top_k == 0 and sampling.top_p >= 1 else _restrict_to_nucleus(logits, sampling)
     return limited if sampling.min_p <= 0 else _restrict_to_likely(limited, sampling)
@@ -91,18 +109,17 @@ def restrict_batch(
     draft_token_ids: of all sequences behind each other; one has a row more than drafts. The same tensor where nobody
     asks for anything.
     """
-    out = logits
-    drafts_of = [draft_token_ids[rows.start - b : rows.stop - b - 1] for b, rows in enumerate(rows_of)]
-    allowed_of = _allowed(logits, batch, drafts_of)
-    for sequence, rows, drafts, allowed in zip(batch, rows_of, drafts_of, allowed_of, strict=True):
-        own = logits[rows.start : rows.stop]
-        wished = _adjust_rows(own, sequence, drafts, eos_token_ids, allowed)
-        limited = restrict(wished, sequence.request.sampling)
-        if limited is own:
-            continue
-        if out is logits:
-            out = logits.to(torch.float32, copy=True)
-        out[rows.start : rows.stop] = limited
+    wishing = [b for b, sequence in enumerate(batch) if has_wishes(sequence)]
+    if not wishing:
+        return logits
+    out = logits.to(torch.float32, copy=True)
+    sequences = [batch[b] for b in wishing]
+    drafts_of = [draft_token_ids[rows_of[b].start - b : rows_of[b].stop - b - 1] for b in wishing]
+    allowed_of = _allowed(logits, sequences, drafts_of)
+    for b, sequence, drafts, allowed in zip(wishing, sequences, drafts_of, allowed_of, strict=True):
+        own = slice(rows_of[b].start, rows_of[b].stop)
+        wished = _adjust_rows(logits[own], sequence, drafts, eos_token_ids, allowed)
+        out[own] = restrict(wished, sequence.request.sampling)
     return out
 
 
