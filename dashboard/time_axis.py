@@ -89,11 +89,12 @@ def _moments(wall: datetime, zone: tzinfo) -> list[float]:
 
 
 def _of_day(start: float, end: float, zone: tzinfo, step_s: int) -> Iterator[datetime]:
-    # Clocks are put back by less than three hours: from that long before on, both passes of an hour are met.
-    wall = datetime.fromtimestamp(start, zone).replace(tzinfo=None) - timedelta(hours=3)
+    # Where clocks are changed within the range, its walls go beyond those of its ends, by less than three hours.
+    first, last = (datetime.fromtimestamp(at, zone) for at in (start, end))
+    beyond = timedelta(hours=0 if first.utcoffset() == last.utcoffset() else 3)
+    wall, last = first.replace(tzinfo=None) - beyond, last.replace(tzinfo=None) + beyond
     midnight = datetime.combine(wall.date(), time())
     wall = midnight + timedelta(seconds=(wall - midnight).total_seconds() // step_s * step_s)
-    last = datetime.fromtimestamp(end, zone).replace(tzinfo=None) + timedelta(hours=3)
     while wall <= last:
         yield wall
         wall += timedelta(seconds=step_s)
