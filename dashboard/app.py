@@ -6,7 +6,8 @@ from dashboard.layout import draw_filters, open_door
 from dashboard.navigation import PAGES
 
 st.set_page_config(page_title="Kadence", page_icon=":material/speed:", layout="wide")
-if not open_door():
+settings = open_door()
+if settings is None:
     st.stop()
 page = st.navigation(
     [
@@ -21,5 +22,5 @@ page = st.navigation(
     ],
     position="top",
 )
-draw_filters()
+draw_filters(settings)
 page.run()

@@ -17,9 +17,8 @@ from controlplane.finops.attribution import rounded_cost
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.pricing import PriceSheet
 from controlplane.finops.spending import spent
-from controlplane.policy import Policy, PolicyError, parse_policy
+from controlplane.policy import Policy
 from controlplane.store.budgets import PastReader
-from controlplane.store.queries import policy_log
 from controlplane.store.time_range import iso
 from dashboard import format as fmt
 
@@ -40,15 +39,6 @@ class Outlook:
         """Exceeded, or expected to be before its reset."""
         ahead = self.status.forecast
         return self.status.standing == "exceeded" or (ahead is not None and ahead.exceeds_at is not None)
-
-
-def policy_in_force(engine: Any) -> Policy | None:
-    """The policy that was applied last; None where none is on record, or this version cannot read it."""
-    newest = policy_log(engine, limit=1)
-    try:
-        return parse_policy(newest[0].text) if newest else None
-    except PolicyError:
-        return None
 
 
 def outlooks(engine: Any, policy: Policy, sheet: PriceSheet, now: float) -> tuple[Outlook, ...]:

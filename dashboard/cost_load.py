@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from controlplane.store.queries import CostReport
 from dashboard.cost_budgets import Outlook
-from dashboard.ledger import Choices, Ledger, read_choices
-from dashboard.overview_load import load_budgets, main_basis, reports
+from dashboard.ledger import Ledger
+from dashboard.overview_load import load_budgets, reports
 
 BY = ("cohort", "tenant", "model", "sku", "direction", "hour", "day")
 """As `kadence cost report --by` has them."""
@@ -41,20 +41,14 @@ class Bill:
 
 def load_cost(ledger: Ledger, asked_by: str) -> Bill:
     by, note = dimension_shown(asked_by, ledger.range.end - ledger.range.start)
-    main = main_basis(ledger)
+    main = ledger.main_basis
     found = reports(ledger, by)
     allocated = found[main]
     if ledger.idle == "none" and by in QUADRANT_BY:
         allocated = reports(ledger, by, idle="weighted")[main]
     policy, budgets = load_budgets(ledger)
-    return Bill(by, note, found, main, allocated, budgets, policy is not None, _cohorts(ledger))
-
-
-def _cohorts(ledger: Ledger) -> int:
-    if ledger.cohort is not None:
-        return 1
-    known = read_choices(ledger.settings.database_url)
-    return len(known.cohorts) if isinstance(known, Choices) else 1
+    cohorts = len(ledger.choices.cohorts) if ledger.cohort is None else 1
+    return Bill(by, note, found, main, allocated, budgets, policy is not None, cohorts)
 
 
 QUADRANT_BY = ("cohort", "tenant", "model")

@@ -14,7 +14,8 @@ import streamlit as st
 
 from controlplane.finops.pricing import BASES
 from controlplane.store.cost_rows import IdleRule
-from dashboard.ledger import CUSTOM, DEFAULT_RANGE, RANGES, Choices, Filters
+from dashboard.asked import CUSTOM, DEFAULT_RANGE, RANGES, Filters
+from dashboard.ledger import Choices
 
 BIND: Literal["query-params"] = "query-params"
 IDLE_RULES: tuple[IdleRule, ...] = ("none", "weighted", "even")

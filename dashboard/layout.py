@@ -19,9 +19,10 @@ from controlplane.store.data_version import has_usage
 from controlplane.store.engine import DatabaseError, StoreError
 from dashboard import format as fmt
 from dashboard.access import admit, is_admitted
+from dashboard.asked import Filters
 from dashboard.data import Trouble, unreadable
 from dashboard.filters import ask_filters
-from dashboard.ledger import LOAD, Choices, Filters, Ledger, open_reading, read_choices
+from dashboard.ledger import LOAD, Choices, Ledger, open_reading, read_choices
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +35,18 @@ _DRAWN_FOR = "_drawn_for"
 T = TypeVar("T")
 
 
-def open_door() -> bool:
-    """Whether this session may see anything; where it may not, the way in is drawn. app.py asks before all else."""
+def open_door() -> Settings | None:
+    """The settings, if this session may see anything; where not, the way in is drawn. app.py asks before all else."""
     settings = _settings()
     if isinstance(settings, Trouble):
         show_trouble(settings)
-        return False
-    return admit(settings)
+        return None
+    return settings if admit(settings) else None
 
 
-def draw_filters() -> None:
+def draw_filters(settings: Settings) -> None:
     """The filters, drawn by app.py before the page runs."""
-    settings = _settings()
-    choices = settings if isinstance(settings, Trouble) else read_choices(settings.database_url)
+    choices = read_choices(settings.database_url)
     known = choices if isinstance(choices, Choices) else None
     st.session_state[_WORLD] = (ask_filters(known), known)
 
@@ -91,11 +91,10 @@ def _frame(
     ledger = open_reading(settings, filters, time.time(), st.context.timezone)
     if isinstance(ledger, Trouble):
         return show_trouble(ledger)
-    known = read_choices(settings.database_url)
-    if known == choices:
+    if ledger.choices == choices:
         st.session_state.pop(_DRAWN_FOR, None)
-    elif isinstance(known, Choices) and known != st.session_state.get(_DRAWN_FOR):
-        st.session_state[_DRAWN_FOR] = known
+    elif ledger.choices != st.session_state.get(_DRAWN_FOR):
+        st.session_state[_DRAWN_FOR] = ledger.choices
         st.rerun()  # the database is back, or has a new cohort: the filters are drawn anew
     _say_range(ledger)
     if not without_traffic and (trouble := _no_traffic(ledger)) is not None:

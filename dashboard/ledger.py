@@ -7,12 +7,10 @@ figure here and a figure there are the same figure.
 from __future__ import annotations
 
 import shlex
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from controlplane.finops.pricing import PriceError, PriceSheet, load_prices
 from controlplane.settings import Settings
@@ -23,27 +21,14 @@ from controlplane.store.engine import Database
 from controlplane.store.price_book import stored_prices
 from controlplane.store.queries import CohortPoint
 from controlplane.store.rollup_series import rollup_series
-from controlplane.store.time_range import TimeRange, iso, parse_moment
+from controlplane.store.time_range import TimeRange, iso
 from dashboard import format as fmt
+from dashboard.asked import CUSTOM, RANGES, Filters, range_of
 from dashboard.charts import MAX_SERIES, bucket_seconds
 from dashboard.data import Identity, Trouble, identity_of, reach, unreadable
+from dashboard.memory import Memory
 
 T = TypeVar("T")
-
-RANGES: dict[str, float | None] = {
-    "15m": 900,
-    "1h": 3600,
-    "24h": 86_400,
-    "7d": 604_800,
-    "30d": 2_592_000,
-    "1y": 31_536_000,
-    "all": None,
-}
-"""Seconds before now, by the name that the buttons and the URL have for it."""
-
-DEFAULT_RANGE = "1h"
-CUSTOM = "custom"
-"""The range that `from` and `to` are of."""
 
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -54,22 +39,6 @@ HELD_S, HELD_PARTS = 30.0, 240
 """A reading's moment stays while nothing is recorded: so many seconds at most, and at most this part of the range."""
 
 LOAD = "Send some: `kadence load` plays a mix of cohorts against the running endpoint."
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """What the URL asks for. span: one of RANGES or CUSTOM; since, until: as typed, of CUSTOM. None: no filter, the
-    sheet's default basis.
-    """
-
-    span: str = DEFAULT_RANGE
-    since: str = ""
-    until: str = ""
-    model: str | None = None
-    cohort: str | None = None
-    zone: str | None = None
-    basis: str | None = None
-    idle: IdleRule = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +65,18 @@ class Ledger:
     zone: tzinfo
     identity: Identity
     version: tuple[Any, ...]
+    choices: Choices = Choices()
     notes: tuple[str, ...] = ()
     _reports: dict[Hashable, CostReport] = field(default_factory=dict, repr=False)
 
     @property
     def basis(self) -> str | None:
         return self.filters.basis
+
+    @property
+    def main_basis(self) -> str:
+        """The basis that figures are of: the one chosen, else the sheet's default."""
+        return self.basis or self.sheet.default_basis
 
     @property
     def idle(self) -> IdleRule:
@@ -251,7 +226,8 @@ class Ledger:
 
     def cached_minute(self, key: Hashable, read: Callable[[], T]) -> T:
         """read(), once a minute for this key, whatever was recorded meanwhile: for what moves slowly and costs much."""
-        return _minute.get(self.identity, self.now // 60, key, read)
+        # Not a version: readings of several sessions may lie in two minutes, and neither drops what is the other's.
+        return _minute.get(self.identity, None, (self.now // 60, key), read)
 
     def cached_past(self, key: Hashable, read: Callable[[], T]) -> T:
         """read(), once for this key and for the hours before today as they are: a late window is a new version."""
@@ -267,6 +243,7 @@ def open_reading(settings: Settings, filters: Filters, now: float, browser_zone:
     try:
         bounds = queries.time_bounds(engine) or TimeRange(now, now)
         version = data_version(engine)
+        choices = _known(settings.database_url, version, engine)
         sheet, notes = _sheet(settings, engine)
     except Exception as error:  # the page lives on whatever the database does
         return unreadable(settings.database_url, error)
@@ -276,7 +253,7 @@ def open_reading(settings: Settings, filters: Filters, now: float, browser_zone:
     if isinstance(range, Trouble):
         return range
     zone = fmt.zone(filters.zone or browser_zone)
-    return Ledger(engine, settings, filters, now, range, bounds, sheet, zone, identity, version, notes)
+    return Ledger(engine, settings, filters, now, range, bounds, sheet, zone, identity, version, choices, notes)
 
 
 def _moment(identity: Identity, version: tuple[Any, ...], filters: Filters, now: float) -> float:
@@ -292,34 +269,19 @@ def _moment(identity: Identity, version: tuple[Any, ...], filters: Filters, now:
     return _memory.get(identity, version, key, lambda: now)
 
 
-def range_of(filters: Filters, bounds: TimeRange, now: float) -> TimeRange | Trouble:
-    """The range in unix seconds, or what is wrong with how it was written."""
-    if filters.span != CUSTOM:
-        span = RANGES.get(filters.span, RANGES[DEFAULT_RANGE])
-        if span is None:
-            return TimeRange(bounds.start, max(bounds.end, now))
-        return TimeRange(now - span, now)
-    example = "Write it as 2026-11-29T15:00 (UTC) or as a duration before now, such as 90m or 7d."
-    moments = []
-    for name, text, otherwise in (("From", filters.since, bounds.start), ("To", filters.until, now)):
-        try:
-            moments.append(parse_moment(text, now) if text.strip() else otherwise)
-        except ValueError as error:
-            return Trouble(f"{name}: {error}.", example, waiting=True)
-    if moments[0] >= moments[1]:
-        return Trouble(f"From, {iso(moments[0])}, is not before to, {iso(moments[1])}.", example, waiting=True)
-    return TimeRange(moments[0], moments[1])
-
-
 def read_choices(database_url: str) -> Choices | Trouble:
     """Cohorts and models of all time, and the cohorts of the plan."""
     engine = reach(database_url)
     if isinstance(engine, Trouble):
         return engine
     try:
-        return _memory.get(identity_of(database_url), data_version(engine), "choices", lambda: _choices(engine))
+        return _known(database_url, data_version(engine), engine)
     except Exception as error:
         return unreadable(database_url, error)
+
+
+def _known(database_url: str, version: tuple[Any, ...], engine: Database) -> Choices:
+    return _memory.get(identity_of(database_url), version, "choices", lambda: _choices(engine))
 
 
 def _choices(engine: Database) -> Choices:
@@ -337,48 +299,9 @@ def _sheet(settings: Settings, engine: Database) -> tuple[PriceSheet, tuple[str,
         return PriceSheet(), (f"Costs are unpriced: {error.problems[0]}.",)
 
 
-class _Memory:
-    """The newest results that were asked for, a bounded number of them. Sessions share it.
-
-    What was read of an earlier version of a database goes as soon as a later one is seen.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._versions: dict[Identity, Hashable] = {}
-        self._lock = threading.Lock()
-
-    def get(self, identity: Identity, version: Hashable, key: Hashable, read: Callable[[], T]) -> T:
-        whole = (identity, version, key)
-        with self._lock:
-            if self._versions.get(identity, version) != version:
-                self._kept = OrderedDict((k, v) for k, v in self._kept.items() if cast("Any", k)[0] != identity)
-            self._versions[identity] = version
-            if whole in self._kept:
-                self._kept.move_to_end(whole)
-                return cast("T", self._kept[whole])
-        value = read()
-        with self._lock:
-            if self._versions.get(identity) == version:
-                self._kept[whole] = value
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-        return value
-
-    def drop(self, identity: Identity, version: Hashable, key: Hashable) -> None:
-        with self._lock:
-            self._kept.pop((identity, version, key), None)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._versions.clear()
-
-
-_memory = _Memory(256)
-_past = _Memory(256)
-_minute = _Memory(16)
+_memory = Memory(256)
+_past = Memory(256)
+_minute = Memory(32)
 
 
 def forget() -> None:

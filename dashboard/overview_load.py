@@ -11,7 +11,6 @@ from controlplane.finops.pricing import BASES, PriceSheet
 from controlplane.finops.savings_report import Report
 from controlplane.store.alerts import alert_log
 from controlplane.store.cost_rows import IdleRule
-from controlplane.store.experiment_report import experiment_report
 from controlplane.store.experiments import find_experiment
 from controlplane.store.queries import (
     CohortPoint,
@@ -24,11 +23,13 @@ from controlplane.store.queries import (
     decision_log,
     latest_plan,
 )
-from dashboard.cost_budgets import Outlook, outlooks, policy_in_force
+from dashboard.cost_budgets import Outlook, outlooks
 from dashboard.ledger import Ledger
 from dashboard.overview_advice import Advice, Facts, advice, stopped
 from dashboard.overview_retraining import retraining
 from dashboard.overview_trend import Trend, floats, period_before, step_dimension, steps
+from dashboard.policy_reading import policy_in_force
+from dashboard.savings_reading import told
 from dashboard.speculation_evidence import evidence_key
 
 DECISION_LIMIT = 500
@@ -78,10 +79,10 @@ def load_overview(ledger: Ledger) -> Overview:
     engine = ledger.engine
     changes = decision_log(engine, ledger.range, limit=DECISION_LIMIT, changes_only=True)
     plan, alerts = latest_plan(engine), alert_log(engine, "active")
-    saving = ledger.cached(("saving", ledger.sheet.revision, ledger.basis), lambda: _saving(ledger))
+    saving = _saving(ledger)
     policy, budgets = load_budgets(ledger)
     # Advice needs idle as a row of its own, and all cohorts, whatever the page shows.
-    apart = reports(ledger, "cohort", idle="none", where={})[main_basis(ledger)]
+    apart = reports(ledger, "cohort", idle="none", where={})[ledger.main_basis]
     facts = Facts(
         report=apart,
         since=ledger.since,
@@ -93,7 +94,7 @@ def load_overview(ledger: Ledger) -> Overview:
         is_saving_known=saving is not None,
         retraining=_retraining(ledger),
     )
-    report = reports(ledger, "cohort", where=ledger.where_model)[main_basis(ledger)]
+    report = reports(ledger, "cohort", where=ledger.where_model)[ledger.main_basis]
     colours = ledger.busiest(report)
     return Overview(
         headline=_headline(ledger),
@@ -159,10 +160,6 @@ def reports(
     )
 
 
-def main_basis(ledger: Ledger) -> str:
-    return ledger.basis or ledger.sheet.default_basis
-
-
 def picked(report: CostReport, ledger: Ledger) -> CostRow:
     """The total, or the row of the cohort or model that is chosen: one that `kadence cost report` prints, too."""
     if ledger.cohort is None and ledger.model is None:
@@ -176,7 +173,7 @@ def dimension(ledger: Ledger) -> str:
 
 
 def _headline(ledger: Ledger) -> Headline:
-    by, main = dimension(ledger), main_basis(ledger)
+    by, main = dimension(ledger), ledger.main_basis
     is_whole = not ledger.where
     rows = {basis: picked(report, ledger) for basis, report in reports(ledger, by).items()}
     if is_whole:
@@ -213,9 +210,7 @@ def _unit(row: CostRow, is_whole: bool) -> Any:
 
 def _saving(ledger: Ledger) -> Report | None:
     run = find_experiment(ledger.engine, None)
-    if run is None:
-        return None
-    return experiment_report(ledger.engine, run, ledger.sheet, ledger.now, ledger.basis)
+    return None if run is None else told(ledger, run).report
 
 
 def _zero_k(ledger: Ledger, plan: PlanRow | None, report: CostReport) -> dict[str, DecisionRow]:

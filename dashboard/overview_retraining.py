@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from controlplane.store.queries import TimeRange, decision_log
-from dashboard.break_even_rows import even_rows, pasts, wants_retraining
+from dashboard.break_even_rows import even_rows, wants_retraining
 from dashboard.ledger import Ledger
 from dashboard.speculation_evidence import price_per_hour, read_evidence
-from dashboard.speculation_load import PAST_DECISIONS, PAST_S
+from dashboard.speculation_load import read_past
 
 
 def retraining(ledger: Ledger) -> list[str]:
@@ -14,11 +13,6 @@ def retraining(ledger: Ledger) -> list[str]:
     evidence = read_evidence(ledger)
     if evidence is None:
         return []
-    first = evidence.first_at
-    past = ledger.cached(
-        ("past", first),
-        lambda: pasts(decision_log(ledger.engine, TimeRange(first - PAST_S, first), limit=PAST_DECISIONS)),
-    )
     price, _ = price_per_hour(ledger, evidence.devices)
     rows = even_rows(evidence, price) or []
-    return [f"{each.cohort} {each.sentence}." for each in wants_retraining(evidence, rows, past)]
+    return [f"{each.cohort} {each.sentence}." for each in wants_retraining(evidence, rows, read_past(ledger, evidence))]

@@ -8,7 +8,9 @@ from typing import Literal, NamedTuple, get_args
 
 from controlplane.alerts import Alert
 from controlplane.policy import Policy, PolicyError, parse_policy
+from controlplane.store import policies
 from controlplane.store.alerts import alert_log
+from controlplane.store.engine import Database
 from controlplane.store.kill_switch import SwitchChange, kill_switch_log
 from controlplane.store.policies import PolicyEntry, RolloutEntry, policy_history, rollouts
 from controlplane.store.queries import DecisionRow, PlanRow, PolicyRow, decision_log, latest_plan, policy_log
@@ -89,6 +91,14 @@ def read_policy(ledger: Ledger, asked: Asked) -> PolicyReading:
         return PolicyReading(asked, applied, history=history, tried=rollouts(engine, REVISION_LIMIT))
     policy, problem = in_force(applied)
     return PolicyReading(asked, applied, policy, problem, latest_plan(engine))
+
+
+def policy_in_force(engine: Database) -> Policy | None:
+    """The policy that was applied last; None where none is on record, or this release cannot read it."""
+    try:
+        return policies.policy_in_force(engine)
+    except ValueError:
+        return None
 
 
 def in_force(applied: Sequence[PolicyRow]) -> tuple[Policy | None, str | None]:

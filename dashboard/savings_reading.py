@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +15,10 @@ from controlplane.finops.savings_report import Report, pairs_of
 from controlplane.policy import Experiment
 from controlplane.store.experiment_report import priced_arms, report_of_arms
 from controlplane.store.experiments import experiments, find_experiment
-from controlplane.store.policies import policy_in_force
 from dashboard.ledger import Ledger
-
-T = TypeVar("T")
+from dashboard.policy_reading import policy_in_force
 
 LOOKS_MOST = 80
-KEPT_S = 60.0
-"""A report is made of all raw windows of an experiment, so it is made again once in so many seconds at most."""
-KEPT_MOST = 16
 
 
 class Asked(NamedTuple):
@@ -59,22 +52,32 @@ class SavingsReading:
 def read_savings(ledger: Ledger, asked: Asked) -> SavingsReading:
     engine = ledger.engine
     run = find_experiment(engine, asked.experiment)
-    section = _section(ledger)
+    policy = policy_in_force(engine)
+    section = None if policy is None else policy.experiment
     runs = experiments(engine)
     if run is None:
         return SavingsReading(runs, None, asked.measure, (), None, section)
-    basis = ledger.basis or ledger.sheet.default_basis
-    minute = int(ledger.now // KEPT_S)
-    key = (ledger.identity, run, basis, ledger.sheet.revision, minute)
+    now = told(ledger, run)
+    spec, measure = run.spec, asked.measure
+    looks, plain = ledger.cached_minute(
+        ("looks", run, ledger.main_basis, ledger.sheet.revision, measure),
+        lambda: (
+            looks_at(run, now.pairs, measure),
+            saving(now.pairs, measure, target=spec.pairs, pair_every_s=spec.pair_every_s, adjust=False),
+        ),
+    )
+    return SavingsReading(runs, now, measure, looks, plain, section)
+
+
+def told(ledger: Ledger, run: Run) -> Told:
+    """The experiment as it stands. It is made of all of its raw windows, so it is made again once a minute at most."""
+    engine, sheet, basis = ledger.engine, ledger.sheet, ledger.main_basis
 
     def tell() -> Told:
-        arms = priced_arms(engine, run, ledger.sheet, basis)
-        return Told(report_of_arms(engine, run, arms, ledger.sheet, ledger.now, basis), pairs_of(run, arms)[0])
+        arms = priced_arms(engine, run, sheet, basis)
+        return Told(report_of_arms(engine, run, arms, sheet, ledger.now, basis), pairs_of(run, arms)[0])
 
-    told = _kept(("told", *key), tell)
-    looks = _kept(("looks", *key, asked.measure), lambda: looks_at(run, told.pairs, asked.measure))
-    plain = saving(told.pairs, asked.measure, target=run.spec.pairs, pair_every_s=run.spec.pair_every_s, adjust=False)
-    return SavingsReading(runs, told, asked.measure, looks, plain, section)
+    return ledger.cached_minute(("told", run, basis, sheet.revision), tell)
 
 
 def looks_at(run: Run, pairs: Sequence[Pair], measure: Measure, most: int = LOOKS_MOST) -> list[Saving]:
@@ -88,27 +91,3 @@ def looks_at(run: Run, pairs: Sequence[Pair], measure: Measure, most: int = LOOK
     counts = np.unique(np.linspace(MIN_PAIRS, len(used), min(most, len(used) - MIN_PAIRS + 1)).round().astype(int))
     spec = run.spec
     return [saving(used[:n], measure, target=spec.pairs, pair_every_s=spec.pair_every_s) for n in counts.tolist()]
-
-
-def _section(ledger: Ledger) -> Experiment | None:
-    try:
-        return policy_in_force(ledger.engine).experiment
-    except ValueError:
-        return None
-
-
-_memory: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _kept(key: Hashable, work: Callable[[], T]) -> T:
-    """work(), once for this key: what a new window does not make old, unlike Ledger.cached. Sessions share it."""
-    with _lock:
-        if key in _memory:
-            return cast("T", _memory[key])
-    value = work()
-    with _lock:
-        _memory[key] = value
-        while len(_memory) > KEPT_MOST:
-            _memory.popitem(last=False)
-    return value

@@ -14,11 +14,11 @@ import numpy as np
 from controlplane.decision.believed import Believed, believe, covering
 from controlplane.decision.observation import BUCKETS, Floats
 from controlplane.decision.what_if import Machine
-from controlplane.policy import Policy, PolicyError, parse_policy
+from controlplane.policy import Policy
 from controlplane.store.evidence import RecentWindows, newest_start, recent_windows
-from controlplane.store.queries import policy_log
 from dashboard import format as fmt
 from dashboard.ledger import Ledger
+from dashboard.policy_reading import policy_in_force
 
 NS = 1e9
 
@@ -163,7 +163,7 @@ def beside(evidence: Evidence) -> list[str]:
 
 def price_per_hour(ledger: Ledger, devices: Mapping[str, float]) -> tuple[float | None, str | None]:
     """Units of the currency for an hour of a worker's machine, in the mean over the devices' time; or why not."""
-    basis = ledger.basis or ledger.sheet.default_basis
+    basis = ledger.main_basis
     whole = sum(devices.values())
     total = 0.0
     for sku, seconds in sorted(devices.items()):
@@ -174,20 +174,13 @@ def price_per_hour(ledger: Ledger, devices: Mapping[str, float]) -> tuple[float 
     return (total, None) if devices else (None, None)
 
 
-def policy_in_force(ledger: Ledger) -> Policy | None:
-    """The policy that was applied last; None where none is on record, or this release cannot read it."""
-    applied = policy_log(ledger.engine, 1)
-    try:
-        return parse_policy(applied[0].text, source=f"revision {applied[0].revision}") if applied else None
-    except PolicyError:
-        return None
-
-
 def read_evidence(ledger: Ledger) -> Evidence | None:
     """Of the newest windows of the range and model; None where there are none on record."""
     return ledger.cached(
         ("evidence", *evidence_key(ledger)),
-        lambda: gathered(recent_windows(ledger.engine, ledger.range, model=ledger.model), policy_in_force(ledger)),
+        lambda: gathered(
+            recent_windows(ledger.engine, ledger.range, model=ledger.model), policy_in_force(ledger.engine)
+        ),
     )
 
 

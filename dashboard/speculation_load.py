@@ -63,7 +63,7 @@ def load_speculation(ledger: Ledger) -> Speculation:
     past: Mapping[str, Past] = {}
     if evidence is not None:
         even = even_rows(evidence, price, ledger.cohort)
-        past = ledger.cached(("past", evidence.first_at), lambda: _past(ledger, evidence.first_at))
+        past = read_past(ledger, evidence)
     return Speculation(
         report=report,
         series=ledger.series(coloured),
@@ -87,5 +87,7 @@ def _changes(ledger: Ledger, shown: Sequence[str]) -> list[DecisionRow]:
     return [row for row in found if row.cohort in shown]
 
 
-def _past(ledger: Ledger, before: float) -> dict[str, Past]:
-    return pasts(decision_log(ledger.engine, TimeRange(before - PAST_S, before), limit=PAST_DECISIONS))
+def read_past(ledger: Ledger, evidence: Evidence) -> Mapping[str, Past]:
+    """Acceptance by cohort as decisions before the evidence have it."""
+    before = TimeRange(evidence.first_at - PAST_S, evidence.first_at)
+    return ledger.cached(("past", before), lambda: pasts(decision_log(ledger.engine, before, limit=PAST_DECISIONS)))

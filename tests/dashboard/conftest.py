@@ -34,9 +34,9 @@ from controlplane.store.engine import open_database
 from controlplane.store.migrate import upgrade
 from controlplane.store.models import Base, DecisionEntry, PlanEntry, Request, Window, WindowCohort
 from controlplane.store.rollup import IDLE, Amounts, Part, add_to_rollups
-from dashboard import data
+from dashboard import screenshot
 from dashboard.launch import dashboard_command, run_dashboard
-from dashboard.ledger import forget as forget_readings
+from tests.dashboard.looks import pointed_at
 
 PRICES = """version: 1
 prices:
@@ -253,15 +253,11 @@ class Ledger:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """An unmigrated ledger in a folder of its own, and a dashboard that reads it."""
     made = Ledger(tmp_path)
-    monkeypatch.setenv("KADENCE_HOME", str(tmp_path))
-    monkeypatch.setenv("KADENCE_DATABASE_URL", made.url)
-    monkeypatch.setenv("KADENCE_PRICES", str(made.prices))
-    yield made
-    data.forget()
-    forget_readings()
+    with pointed_at(made):
+        yield made
 
 
 @pytest.fixture
@@ -317,6 +313,13 @@ def served(ledger: Any, home: Path, **changes: Any) -> Iterator[str]:
         finally:
             process.terminate()
             process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium for the pages of a module."""
+    with screenshot.chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

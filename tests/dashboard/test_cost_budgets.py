@@ -18,9 +18,10 @@ from controlplane.policy import parse_policy
 from controlplane.store.cost_models import CostHour, MachineHour
 from controlplane.store.engine import open_database
 from controlplane.store.models import PolicyRevision
-from dashboard.cost_budgets import ahead_text, budget_frame, outlooks, policy_in_force, standing_text
+from dashboard.cost_budgets import ahead_text, budget_frame, outlooks, standing_text
 from dashboard.cost_charts import forecast_chart
 from dashboard.overview_cards import budget_words
+from dashboard.policy_reading import policy_in_force
 
 HOUR_S = 3600
 NANO = 10**9

@@ -27,11 +27,12 @@ from typer.testing import CliRunner
 
 from controlplane.cost_cli import cost_app
 from controlplane.store.cost_rows import IdleRule
+from controlplane.store.engine import open_database
+from controlplane.store.queries import time_bounds
 from dashboard import format as fmt
+from dashboard.asked import CUSTOM
 from dashboard.cost_tables import basis_name
-from dashboard.data import forget
-from dashboard.ledger import CUSTOM
-from dashboard.serve import APP
+from tests.dashboard.looks import figures, opened, pointed_at
 
 EVIL = "<img src=x onerror=alert(1)>"
 THREE_BASES = """version: 1
@@ -60,31 +61,20 @@ def seen(make_ledger, tmp_path_factory):
     ledger.migrate()
     ledger.price(THREE_BASES)
     ledger.fill()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KADENCE_HOME", str(ledger.folder))
-        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
-        patch.setenv("KADENCE_PRICES", str(ledger.prices))
+    with pointed_at(ledger), pytest.MonkeyPatch.context() as patch:
         made: list[Any] = []
         patch.setattr("dashboard.cost_cards.content", lambda *asked: made.append(asked))
         yield open_cost(range="24h")
         assert not made
-    forget()
 
 
 def open_cost(*, by: str = "cohort", idle: IdleRule = "none", **query: str) -> AppTest:
     """The page with these filters in the URL."""
-    app = AppTest.from_file(str(APP), default_timeout=20)
-    for name, value in {**query, "idle": idle}.items():
-        app.query_params[name] = value
-    app.run()
+    app = opened(idle=idle, **query)
     app.query_params["by"] = by
     app.switch_page("pages/cost.py").run()
     assert not app.exception
     return app
-
-
-def figures(app: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in app.metric}
 
 
 def bill(app: AppTest, by: str = "Cohort") -> dict[str, dict[str, str]]:
@@ -223,8 +213,12 @@ def test_no_file_is_made_before_its_button_is_pressed(seen):
     assert labels == ["CSV", "Parquet", "FOCUS", "FOCUS, Parquet"]
 
 
-@pytest.mark.usefixtures("three_bases")
-def test_a_range_without_a_whole_hour_has_no_export_and_says_so():
-    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    app = open_cost(range=CUSTOM, **{"from": hour.strftime("%Y-%m-%dT%H:%M:%SZ")})
+def test_a_range_without_a_whole_hour_has_no_export_and_says_so(three_bases):
+    engine = open_database(three_bases.url)
+    bounds = time_bounds(engine)
+    engine.dispose()
+    # Of the hour in which its first window began, whatever the clock says now.
+    began = datetime.fromtimestamp(bounds.start, UTC)
+    ends = {"from": began.strftime("%Y-%m-%dT%H:00:00Z"), "to": began.strftime("%Y-%m-%dT%H:59:59.999Z")}
+    app = open_cost(range=CUSTOM, **ends)
     assert "whole hours" in words(app)

@@ -18,9 +18,10 @@ from controlplane.store import queries
 from controlplane.store.queries import TimeRange, cost_report
 from controlplane.store.rollup_series import rollup_series
 from dashboard import ledger as readings
+from dashboard.asked import RANGES, Filters, range_of
 from dashboard.data import Trouble, reach
 from dashboard.filters import zones
-from dashboard.ledger import RANGES, Filters, Ledger, open_reading, range_of
+from dashboard.ledger import Ledger, open_reading
 from dashboard.overview_load import load_overview
 from dashboard.serve import APP
 
@@ -101,8 +102,8 @@ def at(now: float, **filters: object) -> Ledger:
 def test_a_refresh_reads_nothing_anew_while_nothing_is_recorded(monkeypatch):
     now = time.time()
     first = load_overview(at(now, span="1y"))
-    for name in ("cost_reports", "experiment_report"):
-        monkeypatch.setattr(f"dashboard.overview_load.{name}", None)
+    for name in ("overview_load.cost_reports", "savings_reading.priced_arms"):
+        monkeypatch.setattr(f"dashboard.{name}", None)
     for name in ("queries", "rollup_series", "windows_before"):
         monkeypatch.setattr(f"dashboard.ledger.{name}", SimpleNamespace(time_bounds=queries.time_bounds))
     assert load_overview(at(now + 5, span="1y")).report == first.report
@@ -218,6 +219,7 @@ def test_totals_over_a_long_range_are_one_point_a_bucket():
 @pytest.mark.usefixtures("filled")
 def test_the_cohorts_with_most_tokens_have_a_colour_in_order_of_name():
     assert read().busiest() == ["fiction", "json"]
+    assert read().busiest(limit=1) == ["json"]
 
 
 @pytest.mark.usefixtures("filled")

@@ -22,8 +22,7 @@ from controlplane.store.journal import SqlJournal
 from controlplane.store.models import DecisionEntry, PlanEntry, PolicyRevision
 from controlplane.telemetry import LATENCY_BOUNDS_S
 from dashboard import format as fmt
-from dashboard.data import forget
-from dashboard.serve import APP
+from tests.dashboard.looks import figures, opened, pointed_at
 
 EVIL = "<img src=x onerror=alert(1)>"
 HOUR, NS = 3600.0, 10**9
@@ -46,19 +45,6 @@ cohorts:
 """
 
 
-def open_overview(**query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
-    for name, value in query.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    return app
-
-
-def figures(app: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in app.metric}
-
-
 def words(app: AppTest) -> str:
     return "\n".join(str(e.value) for kind in (app.caption, app.text) for e in kind).replace("\\", "")
 
@@ -78,12 +64,8 @@ def seen(make_ledger, tmp_path_factory):
     ledger.migrate()
     ledger.price(TWO_BASES)
     ledger.fill()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KADENCE_HOME", str(ledger.folder))
-        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
-        patch.setenv("KADENCE_PRICES", str(ledger.prices))
-        yield open_overview()
-    forget()
+    with pointed_at(ledger):
+        yield opened()
 
 
 def test_every_price_basis_of_the_sheet_has_its_card(seen):
@@ -106,7 +88,7 @@ def test_the_key_figures_are_those_of_the_cost_report(two_bases, query, flags, b
     answer: Any = json.loads(CliRunner().invoke(cost_app, asked).stdout)
     row = answer["total"] if not query else answer["rows"][0]
     spot = answer["bases"]["spot"]["total"] if not query else row["by_basis"]["spot"]
-    found = figures(open_overview(**query))
+    found = figures(opened(**query))
     assert found["Cost per 1M tokens"] == fmt.money(Decimal(row["cost_per_million_tokens"]), "USD")
     assert found["Cost per 1M, spot"] == fmt.money(Decimal(spot["cost_per_million_tokens"]), "USD")
     assert found["Energy per token"] == f"{fmt.number(row['j_per_token'])} J"
@@ -119,7 +101,7 @@ def test_a_figure_is_held_against_the_stretch_of_the_same_length_before(ledger):
     ledger.price()
     for i, age_s in enumerate((2.2 * HOUR, 1.2 * HOUR, 0.0)):
         ledger.fill(age_s=age_s, sequence=2 * i)
-    card = next(m for m in open_overview().metric if m.label == "Cost per 1M tokens")
+    card = next(m for m in opened().metric if m.label == "Cost per 1M tokens")
     assert card.delta == "+0.0 %"
 
 
@@ -141,7 +123,7 @@ def test_energy_that_was_not_measured_has_no_source(ledger):
     ledger.migrate()
     ledger.price()
     ledger.fill(measured=False)
-    app = open_overview()
+    app = opened()
     assert figures(app)["Energy per token"] == "not measured"
     assert "source: none" in words(app)
 
@@ -149,7 +131,7 @@ def test_energy_that_was_not_measured_has_no_source(ledger):
 def test_an_exceeded_budget_is_on_its_card_and_the_first_thing_to_change(two_bases):
     # json used 12 s of 0.001 USD: 0.012 of 0.01 USD.
     two_bases.add([PolicyRevision(revision="a" * 12, applied_at=1.0, applied_by="ann", why="", text=POLICY)])
-    app = open_overview()
+    app = opened()
     assert figures(app)["Budgets"] == "1 of 1 exceeded"
     assert app.text[0].value.startswith("Budget json is exceeded: $0.01200 of $0.01000")
 
@@ -169,7 +151,7 @@ def test_a_cohort_that_is_switched_off_is_named_with_its_reason(ledger):
         fallback={}, policy_revision="0123456789ab", kill_switch="off",
     )  # fmt: skip
     ledger.add([off, plan])
-    assert f"json is served without speculation: {sentence}." in [text.value for text in open_overview().text]
+    assert f"json is served without speculation: {sentence}." in [text.value for text in opened().text]
 
 
 def test_why_k_is_what_it_is_stands_beside_k(seen):
@@ -190,7 +172,7 @@ def test_html_in_names_of_alerts_and_cohorts_stays_text(ledger):
     journal = SqlJournal(open_database(ledger.url))
     journal.alert(Alert("anomaly", f"{EVIL}/2026", "warning", time.time(), time.time(), 1, f"{EVIL} costs twice"))
     journal.close()
-    app = open_overview(cohort=EVIL)
+    app = opened(cohort=EVIL)
     assert f"Unusual: {EVIL} costs twice." in [text.value for text in app.text]
     for element in (*app.markdown, *app.caption, *app.metric, *app.title, *app.header):
         assert "<img" not in str(element.value)
@@ -229,7 +211,7 @@ def test_the_saving_and_its_interval_are_those_of_the_experiments_report(two_bas
     two_bases.add(experiment())
     done = CliRunner().invoke(experiment_app, ["report", "--json", "--database-url", two_bases.url])
     answer = json.loads(done.stdout)
-    app = open_overview()
+    app = opened()
     assert figures(app)["Saved by speculation"] == f"{100 * answer['savings']['capacity']['share']:.1f} %" == "20.0 %"
     assert answer["headline"].startswith("a saving of 20.0% of capacity (interval ")
     assert answer["headline"] in words(app)
@@ -237,4 +219,4 @@ def test_the_saving_and_its_interval_are_those_of_the_experiments_report(two_bas
 
 def test_an_experiment_that_just_began_has_no_verdict_yet(two_bases):
     two_bases.add(experiment(pairs=1))
-    assert figures(open_overview())["Saved by speculation"] == "no verdict yet"
+    assert figures(opened())["Saved by speculation"] == "no verdict yet"

@@ -17,10 +17,9 @@ from controlplane.store.engine import open_database
 from controlplane.store.journal import SqlJournal
 from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
-from dashboard import data
 from dashboard import format as fmt
-from dashboard.ledger import forget as forget_readings
 from dashboard.serve import APP
+from tests.dashboard.looks import figures, pointed_at
 
 EVIL = "<img src=x onerror=alert(1)>"
 PAGES = ("pages/overview.py", "pages/speculation.py")
@@ -45,18 +44,9 @@ def pages(make_ledger, tmp_path_factory):
     ledger.migrate()
     ledger.price()
     ledger.fill()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KADENCE_HOME", str(ledger.folder))
-        patch.setenv("KADENCE_DATABASE_URL", ledger.url)
-        patch.setenv("KADENCE_PRICES", str(ledger.prices))
+    with pointed_at(ledger):
         seen = SimpleNamespace(ledger=ledger, overview=open_page(), speculation=open_page(PAGES[1]))
-    data.forget()
-    forget_readings()
     return seen
-
-
-def figures(app: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in app.metric}
 
 
 def said(app: AppTest) -> str:
