@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -28,14 +28,6 @@ def bucket_seconds(span_s: float) -> int:
         if span_s <= bucket * MAX_BUCKETS:
             return bucket
     return BUCKETS_S[-1] * -(-int(span_s) // (BUCKETS_S[-1] * MAX_BUCKETS))
-
-
-def busiest(points: Iterable[CohortPoint], limit: int = MAX_SERIES) -> list[str]:
-    """The `limit` cohorts with the most emitted tokens, by name, so that a cohort keeps its colour."""
-    tokens: dict[str, int] = {}
-    for point in points:
-        tokens[point.cohort] = tokens.get(point.cohort, 0) + point.emitted_tokens
-    return sorted(sorted(tokens, key=lambda cohort: (-tokens[cohort], cohort))[:limit])
 
 
 def load_label(load_bucket: int) -> str:

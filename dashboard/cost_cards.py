@@ -42,47 +42,25 @@ def show_totals(bill: Bill) -> None:
     """The whole bill in six figures: they are of everything, whatever the filters leave in the rows."""
     report = bill.report
     total, currency = report.total, report.currency
-    with st.grid(6, min_column_width=CARD_WIDTH):
-        st.metric("Cost", fmt.cost(total.cost_nano, currency), help=_basis_help(bill), border=True, height="stretch")
-        st.metric(
+    cards = (
+        (
+            "Cost",
+            fmt.cost(total.cost_nano, currency),
+            f"Of everything in the range, at {basis_name(bill.main)} prices.",
+        ),
+        (
             "Per 1M tokens",
             fmt.cost_per_million(total, currency),
-            help="Of everything, with idle time in it: what compares with an API's price.",
-            border=True,
-            height="stretch",
-        )
-        st.metric(
-            "Idle cost",
-            fmt.cost(total.idle_cost_nano, currency),
-            help="Machine time without work.",
-            border=True,
-            height="stretch",
-        )
-        st.metric(
-            "Wasted cost",
-            fmt.cost(total.wasted_cost_nano, currency),
-            help="Of draft tokens that were rejected.",
-            border=True,
-            height="stretch",
-        )
-        st.metric(
-            "Prefill cost",
-            fmt.cost(total.input_cost_nano, currency),
-            help="Of reading prompts.",
-            border=True,
-            height="stretch",
-        )
-        st.metric(
-            "Decode cost",
-            fmt.cost(total.output_cost_nano, currency),
-            help="Of drafting and verification.",
-            border=True,
-            height="stretch",
-        )
-
-
-def _basis_help(bill: Bill) -> str:
-    return f"Of everything in the range, at {basis_name(bill.main)} prices."
+            "Of everything, with idle time in it: what compares with an API's price.",
+        ),
+        ("Idle cost", fmt.cost(total.idle_cost_nano, currency), "Machine time without work."),
+        ("Wasted cost", fmt.cost(total.wasted_cost_nano, currency), "Of draft tokens that were rejected."),
+        ("Prefill cost", fmt.cost(total.input_cost_nano, currency), "Of reading prompts."),
+        ("Decode cost", fmt.cost(total.output_cost_nano, currency), "Of drafting and verification."),
+    )
+    with st.grid(6, min_column_width=CARD_WIDTH):
+        for label, value, help in cards:
+            st.metric(label, value, help=help, border=True, height="stretch")
 
 
 def show_bill(ledger: Ledger, bill: Bill) -> None:

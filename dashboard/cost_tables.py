@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 
 import pandas as pd
 
@@ -51,13 +50,6 @@ def basis_name(basis: str) -> str:
     return basis.replace("_", " ")
 
 
-def per_million(nano: int | None, exact: Decimal | None, currency: str | None) -> str:
-    """A unit cost; unpriced where the cost is, a dash where there was no token."""
-    if nano is None:
-        return fmt.UNPRICED
-    return fmt.NOTHING if exact is None else fmt.money(exact, currency)
-
-
 def bases_frame(reports: Mapping[str, CostReport], main: str, by: str) -> pd.DataFrame:
     """Usage, then cost and unit cost under every basis, then what the main basis makes of idle, waste and prefill."""
     head = [by.capitalize(), "Emitted tokens", "Input tokens", "Requests"]
@@ -86,7 +78,7 @@ def _line(rows: Mapping[str, CostRow], report: CostReport, main: str) -> list[st
         *money,
         fmt.cost(row.idle_cost_nano, currency),
         fmt.NOTHING if is_idle else fmt.cost(row.wasted_cost_nano, currency),
-        fmt.NOTHING if is_idle else per_million(row.input_cost_nano, row.cost_per_million_input_tokens, currency),
+        fmt.NOTHING if is_idle else fmt.per_million(row.input_cost_nano, row.cost_per_million_input_tokens, currency),
         *_energy(row),
     ]
 
@@ -101,7 +93,7 @@ def _energy(row: CostRow) -> tuple[str, str]:
 def _money(row: CostRow, currency: str | None) -> Iterator[str]:
     yield fmt.cost(row.cost_nano, currency)
     yield fmt.cost_per_million(row, currency)
-    yield per_million(row.loaded_cost_nano, row.loaded_cost_per_million_tokens, currency)
+    yield fmt.per_million(row.loaded_cost_nano, row.loaded_cost_per_million_tokens, currency)
 
 
 PARTS = ("prefill", "kept decode", "rejected drafts", "idle")

@@ -12,6 +12,7 @@ from controlplane.finops.carbon import NO_ZONE, Carbon, facility_uj
 from controlplane.store.cost_rows import CostReport, CostRow
 from controlplane.store.energy import PowerPoint
 from dashboard import format as fmt
+from dashboard.cost_tables import all_rows
 
 SOURCES: Mapping[str, str] = {
     "counter": "NVML energy counter",
@@ -50,13 +51,6 @@ def short_source(energy_source: str) -> str:
     return f"{text}, in part" if "none" in energy_source.split("+") else text
 
 
-def joules_per_token(joules: float | None, energy_uj: int | None) -> str:
-    """Joules by emitted token: not measured, or a dash where no token was."""
-    if energy_uj is None:
-        return fmt.NOT_MEASURED
-    return fmt.NOTHING if joules is None else f"{fmt.number(joules)} J"
-
-
 def watts(value: float | None) -> str:
     return fmt.NOT_MEASURED if value is None else f"{fmt.number(value)} W"
 
@@ -83,7 +77,7 @@ def key_figures(row: CostRow, carbon: Carbon | None) -> list[Figure]:
         Figure("Energy per token", fmt.energy_per_token(row), source, f"Per emitted token. {whole}"),
         Figure(
             "Without idle",
-            joules_per_token(row.active_j_per_token, row.energy_uj),
+            fmt.joules_per_token(row.active_j_per_token, row.energy_uj),
             source,
             "Per emitted token, of the work alone: what batching and speculation change.",
         ),
@@ -105,20 +99,19 @@ COHORT_COLUMNS = ("Cohort", "Energy", "Per token", "Without idle", "With its idl
 
 def cohort_table(report: CostReport, carbon: Carbon | None) -> pd.DataFrame:
     """The rows of `kadence cost report --by cohort` as energy: cohorts, what a filter left out, idle, total."""
-    rest = () if report.rest is None else (report.rest,)
     return pd.DataFrame(
         [
             (
                 row.key,
                 fmt.energy(row.energy_uj),
                 fmt.energy_per_token(row),
-                joules_per_token(row.active_j_per_token, row.energy_uj),
-                joules_per_token(row.loaded_j_per_token, row.energy_uj),
+                fmt.joules_per_token(row.active_j_per_token, row.energy_uj),
+                fmt.joules_per_token(row.loaded_j_per_token, row.energy_uj),
                 fmt.NOTHING if row is report.idle else fmt.energy(row.wasted_uj),
                 grams(row.energy_uj, carbon),
                 source_text(row.energy_source),
             )
-            for row in (*report.rows, *rest, report.idle, report.total)
+            for row in all_rows(report)
         ],
         columns=list(COHORT_COLUMNS),
     )

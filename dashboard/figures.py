@@ -20,10 +20,6 @@ def chosen_row(report: CostReport, cohort: str | None) -> CostRow:
     return next((row for row in report.rows if row.key == cohort), CostRow(cohort))
 
 
-def chosen_points(points: Sequence[CohortPoint], cohort: str | None) -> list[CohortPoint]:
-    return [p for p in points if cohort in (None, p.cohort)]
-
-
 def tokens_per_second(points: Sequence[CohortPoint]) -> float | None:
     """Emitted tokens over the seconds in which any of the points' cohorts had work; None without work."""
     spans: dict[float, list[tuple[float, float]]] = defaultdict(list)

@@ -27,10 +27,11 @@ def number(value: Decimal | float | int, digits: int = 4) -> str:
     return f"{round(exact, places):,f}"
 
 
-def money(amount: Decimal | None, currency: str | None) -> str:
+def money(amount: Decimal | float | None, currency: str | None) -> str:
     """An amount in units of `currency`; "unpriced" when it is not known."""
     if amount is None:
         return UNPRICED
+    amount = amount if isinstance(amount, Decimal) else Decimal(repr(amount))
     symbol = SYMBOLS.get(currency or "")
     sign, size = ("-" if amount < 0 else ""), abs(amount)
     text = f"{size:,.2f}" if size >= 100 or size == 0 else number(size)
@@ -44,17 +45,25 @@ def cost(cost_nano: int | None, currency: str | None) -> str:
 
 def cost_per_million(row: CostRow, currency: str | None) -> str:
     """Unit cost: currency per million emitted tokens. A dash where no token was emitted."""
-    if row.cost_nano is None:
+    return per_million(row.cost_nano, row.cost_per_million_tokens, currency)
+
+
+def per_million(cost_nano: int | None, exact: Decimal | None, currency: str | None) -> str:
+    """A unit cost; unpriced where the cost is, a dash where there was no token."""
+    if cost_nano is None:
         return UNPRICED
-    unit_cost = row.cost_per_million_tokens
-    return NOTHING if unit_cost is None else money(unit_cost, currency)
+    return NOTHING if exact is None else money(exact, currency)
 
 
 def energy_per_token(row: CostRow) -> str:
     """Joules per emitted token, over the windows that were measured. A dash where they emitted none."""
-    if row.energy_uj is None:
+    return joules_per_token(row.j_per_token, row.energy_uj)
+
+
+def joules_per_token(joules: float | None, energy_uj: int | None) -> str:
+    """Joules by emitted token: not measured, or a dash where no token was."""
+    if energy_uj is None:
         return NOT_MEASURED
-    joules = row.j_per_token
     return NOTHING if joules is None else f"{number(joules)} J"
 
 

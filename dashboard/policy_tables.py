@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
-from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -155,7 +154,7 @@ def _planned(cohort: CohortForecast, currency: str | None) -> tuple[str, ...]:
         _from_to(_milliseconds(cohort.tpot_p95_before_s), _milliseconds(cohort.tpot_p95_s), fmt.NOTHING),
         _from_to(
             None if cohort.cost_before is None else fmt.money(cohort.cost_before, currency),
-            None if cost is None else fmt.money(Decimal(repr(cost.mid)), currency),
+            None if cost is None else fmt.money(cost.mid, currency),
             fmt.UNPRICED,
         ),
         _from_to(

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from decimal import Decimal
 
 import pandas as pd
 
@@ -84,11 +83,9 @@ def month_text(month: Projection, currency: str | None) -> tuple[str, str]:
     beside = f"{percent(month.share)} of machine time"
     if month.nano is None or month.nano_low is None or month.nano_high is None:
         return fmt.UNPRICED, beside
-    return money(month.nano, currency), f"{money(month.nano_low, currency)} to {money(month.nano_high, currency)}"
-
-
-def money(nano: int, currency: str | None) -> str:
-    return fmt.money(Decimal(nano) / fmt.NANO, currency)
+    return fmt.cost(
+        month.nano, currency
+    ), f"{fmt.cost(month.nano_low, currency)} to {fmt.cost(month.nano_high, currency)}"
 
 
 GUARDRAIL_COLUMNS = ("Guardrail", "Verdict", "Change", "Interval", "Limit", "Pairs")

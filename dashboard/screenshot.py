@@ -95,13 +95,6 @@ def read_figures(page: Page) -> dict[str, str]:
     return dict(zip(labels, values, strict=True))
 
 
-def read_cells(page: Page) -> list[list[str]]:
-    """The tables on the page, rows of cells from top to bottom; only the columns that are in view."""
-    rows = page.locator("[data-testid=stDataFrame] [role=row]")
-    cells = [rows.nth(i).locator("[role=gridcell]").all_text_contents() for i in range(rows.count())]
-    return [row for row in cells if row]
-
-
 def read_tables(page: Page) -> list[list[dict[str, str]]]:
     """Each table on the page as rows of column to cell, from its accessible DOM: what there was room to draw."""
     found = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -138,4 +137,4 @@ def left_amount(money: float | None, tokens_per_s: float, currency: str | None) 
     """`$1.20 an hour`, or `35.0 tokens/s` where nothing is priced."""
     if money is None:
         return f"{fmt.number(tokens_per_s, 3)} tokens/s"
-    return f"{fmt.money(Decimal(repr(money)), currency)} an hour"
+    return f"{fmt.money(money, currency)} an hour"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Final
 
 import altair as alt
@@ -12,6 +11,7 @@ import streamlit as st
 from controlplane.decision.what_if import extrapolations
 from dashboard import format as fmt
 from dashboard.charts import HEIGHT
+from dashboard.figures import chosen_row
 from dashboard.layout import plain
 from dashboard.ledger import Ledger
 from dashboard.speculation_evidence import Evidence, beside, rests_on
@@ -71,13 +71,9 @@ def ask(evidence: Evidence, price: float | None, cohort: int | None, currency: s
 
 
 def _stands(evidence: Evidence, price: float | None, per_hour: int, currency: str | None) -> str:
-    hour = fmt.UNPRICED if price is None else f"{_amount(price * per_hour / 100, currency)} a machine hour"
+    hour = fmt.UNPRICED if price is None else f"{fmt.money(price * per_hour / 100, currency)} a machine hour"
     busy = "not known" if evidence.utilisation is None else f"{100 * evidence.utilisation:.1f} %"
     return f"Price: {hour}. Utilisation now: {busy}."
-
-
-def _amount(value: float, currency: str | None) -> str:
-    return fmt.money(Decimal(repr(value)), currency)
 
 
 def show_figures(found: WhatIf) -> None:
@@ -151,6 +147,4 @@ def show_data(ledger: Ledger, evidence: Evidence, asked: Asked, cohort: int | No
 
 def _bill(ledger: Ledger) -> str:
     report = ledger.report("cohort")
-    row = report.total if ledger.cohort is None else next((r for r in report.rows if r.key == ledger.cohort), None)
-    text = fmt.NOTHING if row is None else fmt.cost_per_million(row, report.currency)
-    return plain(text)
+    return plain(fmt.cost_per_million(chosen_row(report, ledger.cohort), report.currency))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -130,9 +129,9 @@ def what_if(
         return None
     seen = measured(evidence, machine, cohort)
     lines = (
-        _figure("Tokens per second", now.tokens_per_s, seen.tokens_per_s, then.tokens_per_s, _rate, low=False),
+        _figure("Tokens per second", now.tokens_per_s, seen.tokens_per_s, then.tokens_per_s, fmt.rate, low=False),
         _figure("TPOT", now.tpot_s, seen.tpot_s, then.tpot_s, _milliseconds, low=True),
-        _figure("Cost per 1M tokens", now.money, seen.money, then.money, lambda v: _money(v, currency), low=True),
+        _figure("Cost per 1M tokens", now.money, seen.money, then.money, lambda v: fmt.money(v, currency), low=True),
         _figure("Energy per 1M tokens", now.joules, seen.joules, then.joules, _joules, low=True),
     )
     return WhatIf(lines, Z95 * then.sd / then.tokens_per_s, now, then)
@@ -146,16 +145,8 @@ def _figure(
     return Figure(name, text(now), fmt.NOTHING if seen is None else text(seen), text(then), change, low)
 
 
-def _rate(value: float | None) -> str:
-    return fmt.rate(value)
-
-
 def _milliseconds(value: float | None) -> str:
     return fmt.NOTHING if value is None else f"{fmt.number(1000 * value)} ms"
-
-
-def _money(value: float | None, currency: str | None) -> str:
-    return fmt.money(None if value is None else Decimal(repr(value)), currency)
 
 
 def _joules(value: float | None) -> str:

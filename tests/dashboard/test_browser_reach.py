@@ -61,12 +61,6 @@ LEFT = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with screenshot.chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def url(make_ledger, serving, tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("reach")
     ledger = make_ledger(folder)

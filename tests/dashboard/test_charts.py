@@ -54,11 +54,6 @@ def test_however_long_the_range_there_are_not_too_many_buckets(days):
     assert days * 86_400 / charts.bucket_seconds(days * 86_400) <= charts.MAX_BUCKETS
 
 
-def test_the_busiest_cohorts_are_chosen_by_tokens_and_ordered_by_name():
-    points = [point(0, name, emitted_tokens=n) for name, n in (("d", 1), ("c", 30), ("b", 20), ("a", 5))]
-    assert charts.busiest(points, limit=3) == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(("bucket", "text"), [(0, "1"), (1, "2"), (2, "3 to 4"), (len(LOAD_BUCKETS) - 1, "over 128")])
 def test_a_load_bucket_is_told_in_running_sequences(bucket, text):
     assert charts.load_label(bucket) == text

@@ -64,7 +64,7 @@ def test_a_source_is_told_in_words(word, text):
 
 def test_not_measured_is_another_word_than_zero():
     assert [fmt.energy(uj) for uj in (None, 0)] == ["not measured", "0 J"]
-    assert [figures.joules_per_token(j, uj) for j, uj in ((None, None), (None, 0), (0.0, 0))] == [
+    assert [fmt.joules_per_token(j, uj) for j, uj in ((None, None), (None, 0), (0.0, 0))] == [
         "not measured",
         fmt.NOTHING,
         "0 J",
