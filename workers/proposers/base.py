@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -35,6 +35,12 @@ class Proposal:
             cu.append(cu[-1] + len(d))
         flat = torch.tensor([t for d in drafts for t in d], dtype=torch.int64)
         return cls(flat, tuple(cu), positions=(0,) * len(drafts))
+
+    @classmethod
+    def drawn(cls, drafts: Seq[Seq[int]], logits: Seq[torch.Tensor], positions: Seq[int]) -> Proposal:
+        """As `of`, by a drafter that has a distribution: logits of each draft token [1, vocab], in their order."""
+        draft_logits = torch.cat(list(logits)) if logits else None
+        return replace(cls.of(drafts), draft_logits=draft_logits, positions=tuple(positions))
 
     def k(self, b: int) -> int:
         return self.cu_draft[b + 1] - self.cu_draft[b]

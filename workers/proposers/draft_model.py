@@ -100,11 +100,7 @@ class DraftModelProposer(NoFeatures):
                 token, limited = draft_next(logits[row : row + 1], batch[b], drafts[b])
                 drafts[b].append(token)
                 logits_of[b].append(limited)
-        proposal = Proposal.of(drafts)
-        drafted = [row for rows in logits_of for row in rows]
-        return Proposal(
-            proposal.draft_token_ids, proposal.cu_draft, torch.cat(drafted) if drafted else None, tuple(positions)
-        )
+        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:

@@ -115,11 +115,7 @@ class EagleProposer:
                 outputs = self._layer(rows, outputs[going_on])
                 for b in active:
                     positions[b] += 1
-        proposal = Proposal.of(drafts)
-        drafted = [row for rows in logits_of for row in rows]
-        return Proposal(
-            proposal.draft_token_ids, proposal.cu_draft, torch.cat(drafted) if drafted else None, tuple(positions)
-        )
+        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
 
     def prime(self, batch: Seq[Sequence]) -> None:
         shape, weight = self._model.shape, self._model.norm.weight

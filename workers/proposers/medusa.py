@@ -74,13 +74,7 @@ class MedusaProposer:
                     token, limited = draft_next(full[row, depth, None], batch[b], drafts[b])
                     drafts[b].append(token)
                     drafted.append(limited)
-        proposal = Proposal.of(drafts)
-        return Proposal(
-            proposal.draft_token_ids,
-            proposal.cu_draft,
-            torch.cat(drafted) if drafted else None,
-            tuple(int(bool(d)) for d in drafts),
-        )
+        return Proposal.drawn(drafts, drafted, [int(bool(d)) for d in drafts])
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:
