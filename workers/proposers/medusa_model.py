@@ -30,8 +30,9 @@ class MedusaModel(nn.Module):
     def logits(self, hidden: torch.Tensor, head: torch.Tensor, count: int) -> torch.Tensor:
         """[..., count, draft vocabulary] of the first `count` heads; head: [draft vocabulary, hidden], the target's."""
         outputs = self(hidden)[:count]
-        if len(self.heads):
-            scores = [own(x) for own, x in zip(self.heads, outputs, strict=False)]
-        else:
-            scores = [functional.linear(x, head) for x in outputs]
-        return torch.stack(scores, dim=-2)
+        return torch.stack([self.score(x, number, head) for number, x in enumerate(outputs)], dim=-2)
+
+    def score(self, output: torch.Tensor, number: int, head: torch.Tensor) -> torch.Tensor:
+        """[..., draft vocabulary] of an output of block `number`, by its own LM head or the target's `head`."""
+        scored: torch.Tensor = self.heads[number](output) if len(self.heads) else functional.linear(output, head)
+        return scored

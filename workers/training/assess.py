@@ -80,8 +80,8 @@ def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
     answers = generate(order.target, target.weights, wanted, store / "answers", order.processes, told)
     model = AutoModelForCausalLM.from_pretrained(order.target, dtype=torch.bfloat16).train(False)
     torch.set_num_threads(order.processes)
-    features = _features(store, answers, model, report)
     objective, card = _objective(order.drafter, target, model)
+    features = _features(store, answers, model, _layers_read(card, model), report)
     del model
     report.stage("evaluation", len(answers))
     found = []
@@ -101,8 +101,14 @@ def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
     return Assessment(card, acceptance, rank_acceptance(found), trees, len(found))
 
 
-def _features(store: Path, answers: Sequence[Answer], model: Any, report: Report) -> FeatureFile:
-    layers = feature_layers(model.config.num_hidden_layers)
+def _layers_read(card: DrafterCard, model: Any) -> tuple[int, ...]:
+    """Decoder layers of the target that the drafter reads: others than ours, where somebody else has trained it."""
+    return tuple(card.shape["features"]) if card.kind == "eagle" else feature_layers(model.config.num_hidden_layers)
+
+
+def _features(
+    store: Path, answers: Sequence[Answer], model: Any, layers: tuple[int, ...], report: Report
+) -> FeatureFile:
     there = find_features(store, answers, layers)
     if there is not None:
         return there

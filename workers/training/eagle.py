@@ -31,5 +31,5 @@ class EagleObjective(Objective):
             outputs.append(feature)
         return outputs
 
-    def logits(self, output: torch.Tensor) -> torch.Tensor:
+    def logits(self, output: torch.Tensor, step: int) -> torch.Tensor:
         return self.model.logits(output, self.teacher.draft_head.to(output.dtype)).float()

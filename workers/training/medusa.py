@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from workers.proposers.medusa_model import MedusaModel
 from workers.training.batches import TrainingBatch
@@ -21,5 +20,5 @@ class MedusaObjective(Objective):
         outputs: list[torch.Tensor] = self.model(batch.last_hidden)
         return outputs
 
-    def logits(self, output: torch.Tensor) -> torch.Tensor:
-        return functional.linear(output, self.teacher.draft_head.to(output.dtype)).float()
+    def logits(self, output: torch.Tensor, step: int) -> torch.Tensor:
+        return self.model.score(output, step, self.teacher.draft_head.to(output.dtype)).float()

@@ -54,8 +54,8 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def logits(self, output: torch.Tensor) -> torch.Tensor:
-        """[rows, draft vocabulary], fp32, of rows [rows, hidden] of an output."""
+    def logits(self, output: torch.Tensor, step: int) -> torch.Tensor:
+        """[rows, draft vocabulary], fp32, of rows [rows, hidden] of output number `step`."""
 
     def losses(self, batch: TrainingBatch) -> list[torch.Tensor]:
         """One scalar a taught position: the mean over the anchors whose token there is the target's answer."""
@@ -64,7 +64,7 @@ class Objective(ABC):
             rows = shifted(batch.is_answer, step + 2)
             with torch.no_grad():
                 teacher_logits = shifted(batch.last_hidden, step + 1)[rows] @ self.teacher.draft_head.T
-            losses.append(soft_cross_entropy(self.logits(output[rows]), teacher_logits))
+            losses.append(soft_cross_entropy(self.logits(output[rows], step), teacher_logits))
         return losses
 
     @torch.no_grad()
@@ -85,7 +85,7 @@ class Objective(ABC):
             hidden = shifted(batch.last_hidden, step + 1)
             for b, temperature in enumerate(batch.temperature.tolist()):
                 rows = is_taught[b]
-                logits, teacher_logits = self.logits(output[b, rows]), hidden[b, rows] @ self.teacher.head.T
+                logits, teacher_logits = self.logits(output[b, rows], step), hidden[b, rows] @ self.teacher.head.T
                 taught = token_ids[b, rows]
                 kept[step, b, rows] = kept_probability(
                     logits, teacher_logits, taught, self.teacher.vocabulary, temperature

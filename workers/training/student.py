@@ -28,5 +28,5 @@ class StudentObjective(Objective):
         hidden = self.model(inputs_embeds=embedded, use_cache=False).last_hidden_state
         return [shifted(hidden, step + 1) for step in range(self.depth)]
 
-    def logits(self, output: torch.Tensor) -> torch.Tensor:
+    def logits(self, output: torch.Tensor, step: int) -> torch.Tensor:
         return functional.linear(output, self.teacher.draft_head.to(output.dtype)).float()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from controlplane.telemetry import ProfileCell
-from workers.proposers.drafter_folder import DrafterError, read_card
+from tests.workers.training.conftest import HIDDEN, VOCAB, tiny_target
+from workers.proposers.drafter_folder import DrafterCard, DrafterError, identify, read_card, save_drafter
+from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.training.assess import Assessment, AssessmentOrder, assess_drafter
 from workers.training.evaluate import Acceptance
+from workers.training.features import feature_layers
 from workers.training.plots import plot_evaluation, plot_training
 from workers.training.report import Report
 from workers.training.run import Order, train_drafter
@@ -59,6 +64,25 @@ def test_a_folder_without_a_drafter_is_refused_before_anything_is_computed(train
     order = AssessmentOrder(tmp_path, trained.folder, trained.name, trained.cache, trained.prompts, 1, 12)
     with pytest.raises(DrafterError, match=r"drafter\.json"):
         assess_drafter(order, Report())
+
+
+@pytest.fixture
+def of_others(trained: Order, tmp_path: Path) -> Path:
+    """A drafter as others publish it: its layer reads the outputs of other layers than ours would."""
+    torch.manual_seed(2)
+    target, model = identify(trained.name, trained.folder, trained.cache), tiny_target()
+    shape = EagleShape(HIDDEN, 4, 2, 8, 48, (2, 3), 10000.0, 1e-6)
+    assert shape.features != feature_layers(model.config.num_hidden_layers)
+    card = DrafterCard("eagle", target, 1, asdict(shape))
+    save_drafter(tmp_path, card, EagleModel(shape).state_dict(), torch.arange(VOCAB))
+    return tmp_path
+
+
+def test_a_drafter_of_others_is_judged_on_the_features_that_it_reads(trained: Order, of_others: Path) -> None:
+    order = AssessmentOrder(of_others, trained.folder, trained.name, trained.cache, trained.prompts, 1, 12)
+    assess_drafter(order, Report())
+    stored = [json.loads(path.read_text()) for path in trained.cache.parent.glob("training/*/features-*/features.json")]
+    assert [2, 3] in [said["layers"] for said in stored]
 
 
 def test_steps_of_the_engine_are_measured_with_the_drafter_in_it(trained: Order) -> None:

@@ -51,6 +51,19 @@ def training_part(lesson: Lesson) -> tuple[list, list[int]]:
     return [lesson.features[i] for i in chosen], [lesson.lengths[i] for i in chosen]
 
 
+def test_medusas_heads_are_judged_by_lm_heads_of_their_own_where_they_have_some(lesson: Lesson) -> None:
+    """As published checkpoints may have them; the target's would give another drafter."""
+    torch.manual_seed(0)
+    rows = len(lesson.teacher.vocabulary)
+    model = MedusaModel(HIDDEN, 2, own_rows=rows)
+    objective = MedusaObjective(model, lesson.teacher)
+    batch = TrainingBatch.of([lesson.features[0]])
+    outputs = objective.outputs(batch)
+    scored = torch.stack([objective.logits(output, step) for step, output in enumerate(outputs)], dim=-2)
+    torch.testing.assert_close(scored, model.logits(batch.last_hidden, lesson.teacher.draft_head, 2))
+    assert not torch.equal(scored[..., 0, :], scored[..., 1, :])
+
+
 @pytest.mark.parametrize("make", [eagle, medusa])
 def test_acceptance_on_held_out_prompts_rises(lesson, tmp_path, make: Callable[[Lesson], Objective]) -> None:
     objective = make(lesson)
