@@ -47,6 +47,11 @@ class Answer:
     question: Question
     token_ids: tuple[int, ...]
 
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.question.prompt_token_ids) + len(self.token_ids)
+
 
 class AnswerFiles:
     """Answers in a folder, a JSON object a line. Each process appends to a file of its own; all are read."""

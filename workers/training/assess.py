@@ -75,19 +75,14 @@ def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
     if not wanted:
         raise ValueError("--prompts has no held-out prompt to judge by; mark some with `held_out`: true")
     store = order.cache.parent / "training" / target.weights[:16]
-    report.stage("answers", len(wanted))
-    told = lambda done, tokens: report.advance(done)  # noqa: E731
-    answers = generate(order.target, target.weights, wanted, store / "answers", order.processes, told)
+    answers = generate(order.target, target.weights, wanted, store / "answers", order.processes, report)
     model = AutoModelForCausalLM.from_pretrained(order.target, dtype=torch.bfloat16).train(False)
     torch.set_num_threads(order.processes)
     objective, card = _objective(order.drafter, target, model)
     features = _features(store, answers, model, _layers_read(card, model), report)
     del model
     report.stage("evaluation", len(answers))
-    found = []
-    for each in judged(objective, (features[i] for i in range(len(features))), by_rank=True):
-        found.append(each)
-        report.advance(1)
+    found = list(judged(objective, features.told(range(len(features)), report), by_rank=True))
     acceptance = acceptance_of(found, objective.depth)
     trees = tree_worths(found)
     card = replace(
@@ -112,7 +107,7 @@ def _features(
     there = find_features(store, answers, layers)
     if there is not None:
         return there
-    report.stage("features", sum(len(a.question.prompt_token_ids) + len(a.token_ids) for a in answers))
+    report.stage("features", sum(answer.length for answer in answers))
     return store_features(store / "features-held-out", answers, model, layers, report.advance)
 
 

@@ -7,7 +7,7 @@ the final norm, from which the target's distribution over any part of the vocabu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from workers.training.answers import Answer
+from workers.training.report import Report
 
 CHUNK_TOKENS = 4096
 """Tokens in one forward: enough to be compute-bound, few enough for the memory of a small machine."""
@@ -63,6 +64,12 @@ class FeatureFile:
         rows = torch.from_numpy(raw.view(np.int16)).view(torch.bfloat16)
         return Example(answer, token_ids, rows[:, :-1], rows[:, -1], len(prompt))
 
+    def told(self, chosen: Iterable[int], report: Report) -> Iterator[Example]:
+        """Those examples, each of which counts as done once the next one is asked for."""
+        for index in chosen:
+            yield self[index]
+            report.advance(1)
+
 
 def find_features(store: Path, answers: Sequence[Answer], layers: Sequence[int]) -> FeatureFile | None:
     """A file among those in `store` that has all the answers and these layers, None where there is none."""
@@ -91,8 +98,7 @@ def store_features(
     if not meta.exists() or {k: v for k, v in json.loads(meta.read_text()).items() if k in wanted} != wanted:
         folder.mkdir(parents=True, exist_ok=True)
         meta.unlink(missing_ok=True)
-        lengths = [len(a.question.prompt_token_ids) + len(a.token_ids) for a in answers]
-        shape = (sum(lengths), len(layers) + 1, model.config.hidden_size)
+        shape = (sum(answer.length for answer in answers), len(layers) + 1, model.config.hidden_size)
         rows = np.memmap(folder / "features.bin", np.uint16, "w+", shape=shape)
         starts, at = {}, 0
         for batch in _batches(answers):
@@ -110,12 +116,11 @@ def _batches(answers: Sequence[Answer]) -> Iterator[list[Answer]]:
     batch: list[Answer] = []
     longest = 0
     for answer in answers:
-        length = len(answer.question.prompt_token_ids) + len(answer.token_ids)
-        if batch and max(longest, length) * (len(batch) + 1) > CHUNK_TOKENS:
+        if batch and max(longest, answer.length) * (len(batch) + 1) > CHUNK_TOKENS:
             yield batch
             batch, longest = [], 0
         batch.append(answer)
-        longest = max(longest, length)
+        longest = max(longest, answer.length)
     if batch:
         yield batch
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from workers.proposers.none import NoProposer
 from workers.target import Target
 from workers.training.answers import Answer, AnswerFiles, Question, answered
 from workers.training.prompts import Prompt
+from workers.training.report import Report
 from workers.verifier import Verifier
 
 SLOTS = 32
@@ -53,20 +54,20 @@ def generate(
     wanted: Sequence[Question],
     out: Path,
     processes: int,
-    on_tokens: Callable[[int, int], None] = lambda answers, tokens: None,
+    report: Report,
     until: float = float("inf"),
 ) -> list[Answer]:
     """The answers to `wanted`, computing those that `out` does not hold yet.
 
-    folder: the target's. weights: their hash. on_tokens: told now and then of answers and tokens that came. until:
-    time.monotonic() after which no new question is begun; what is there is then returned. Raises RuntimeError where a
-    process failed.
+    folder: the target's. weights: their hash. until: time.monotonic() after which no new question is begun; what is
+    there is then returned. Raises RuntimeError where a process failed.
     """
+    report.stage("answers", len(wanted))
     files = AnswerFiles(out)
     have = files.read()
     missing = [q for q in wanted if q.key(weights) not in have]
     if missing:
-        _run(folder, weights, missing, out, processes, on_tokens, until)
+        _run(folder, weights, missing, out, processes, report, until)
         have = files.read()
     return [have[key] for key in (q.key(weights) for q in wanted) if key in have]
 
@@ -77,7 +78,7 @@ def _run(
     missing: Sequence[Question],
     out: Path,
     processes: int,
-    on_tokens: Callable[[int, int], None],
+    report: Report,
     until: float,
 ) -> None:
     context = multiprocessing.get_context("spawn")
@@ -92,7 +93,7 @@ def _run(
         worker.start()
     while any(worker.is_alive() for worker in workers) or not news.empty():
         try:
-            on_tokens(*news.get(timeout=0.5))
+            report.advance(news.get(timeout=0.5))
         except queue.Empty:
             continue
     failed = [worker.exitcode for worker in workers if worker.exitcode]
@@ -106,8 +107,8 @@ def _work(folder: Path, weights: str, part: Sequence[Question], out: Path, name:
     longest = max(len(q.prompt_token_ids) + q.max_tokens for q in part)
     engine = plain_engine(folder, SLOTS, longest + 1)
     parent = multiprocessing.parent_process()
-    for answer in AnswerFiles(out).append(answered(engine, part, weights, until=until), name):
-        news.put((1, len(answer.token_ids)))
+    for _ in AnswerFiles(out).append(answered(engine, part, weights, until=until), name):
+        news.put(1)
         # Whoever was killed cannot stop its processes; what is stored stays.
         if parent is not None and not parent.is_alive():
             return

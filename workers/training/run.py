@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,6 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     target = identify(order.name, order.folder, order.cache)
     weights = target.weights
     wanted = questions(order.prompts, AutoTokenizer.from_pretrained(order.folder), order.max_tokens, order.seeds)
-    report.stage("answers", len(wanted))
     store = order.cache.parent / "training" / weights[:16]
     answers = generate(
         order.folder,
@@ -88,7 +87,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
         wanted,
         store / "answers",
         order.processes,
-        lambda done, tokens: report.advance(done),
+        report,
         until=began + DATA_SHARE * order.budget_s,
     )
     taught = [a for a in answers if not a.question.held_out]
@@ -98,7 +97,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     model = AutoModelForCausalLM.from_pretrained(order.folder, dtype=torch.bfloat16).train(False)
     torch.set_num_threads(order.processes)
     layers = feature_layers(model.config.num_hidden_layers)
-    report.stage("features", sum(len(a.question.prompt_token_ids) + len(a.token_ids) for a in answers))
+    report.stage("features", sum(answer.length for answer in answers))
     features = store_features(store / f"features-{_digest(answers)}", answers, model, layers, report.advance)
     vocabulary = draft_vocabulary(taught, DRAFT_VOCABULARY, model.config.vocab_size)
     torch.manual_seed(order.recipe.seed)
@@ -107,7 +106,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     recipe = _train(order, report, objective, features, f"{target} {_digest(answers)} {shape}", began)
     report.stage("evaluation", len(judged))
     held_out = [i for i, a in enumerate(features.answers) if a.question.held_out]
-    acceptance = evaluate(objective, _told(features, held_out, report))
+    acceptance = evaluate(objective, features.told(held_out, report))
     card = DrafterCard(
         order.kind,
         target,
@@ -156,7 +155,7 @@ def _train(
     """Train on the taught answers; loss.csv and acceptance.csv are written as it goes."""
     taught = [i for i, a in enumerate(features.answers) if not a.question.held_out]
     looks = sample([i for i, a in enumerate(features.answers) if a.question.held_out], LOOK_AT)
-    lengths = [len(features.answers[i].question.prompt_token_ids) + len(features.answers[i].token_ids) for i in taught]
+    lengths = [features.answers[i].length for i in taught]
     order.out.mkdir(parents=True, exist_ok=True)
     left = max(order.budget_s - (time.monotonic() - began), 1.0)
     recipe = Recipe(**{**asdict(order.recipe), "budget_s": left}) if order.recipe.steps == 0 else order.recipe
@@ -229,12 +228,6 @@ class _Curves:
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerows([header, *rows] if is_new else rows)
-
-
-def _told(features: FeatureFile, chosen: Sequence[int], report: Report) -> Iterator[Example]:
-    for i in chosen:
-        yield features[i]
-        report.advance(1)
 
 
 def _digest(answers: Sequence[Answer]) -> str:

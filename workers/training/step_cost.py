@@ -12,11 +12,9 @@ from controlplane.telemetry import ProfileCell
 from workers.build import build_engine
 from workers.latency_profile import LatencyProfile, StepSize
 from workers.training.evaluate import Acceptance
+from workers.training.generate import PLAIN
 
 CONTEXT = 256
-POLICY = (
-    "version: 1\ncohorts: [{name: all, match: {}, speculation: {tuner: fixed, ladder: [0], start: 0, fallback: 0}}]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ def measure_steps(
     drafter: as `--drafter` takes it. Raises as `build_engine`.
     """
     settings = load_settings(model=model, drafter=drafter, model_cache=cache, threads=threads, max_sequences=1)
-    engine, _ = build_engine(settings, parse_policy(POLICY), "evaluate")
+    engine, _ = build_engine(settings, parse_policy(PLAIN), "evaluate")
     try:
         sizes = [StepSize(1, k, CONTEXT) for k in sorted({0, *ks})]
         profile = LatencyProfile(sizes, engine.rehearse, budget_s)
