@@ -48,6 +48,9 @@ HUNG_STEPS = 5
 ENDPOINTS = 1
 """Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
 
+SERVE_LOGS = {"log_level": "WARNING", "enable_access_log": False}
+"""Of Ray Serve and of each replica: a request has a line in Kadence's own log, and none of theirs beside it."""
+
 
 class Worker:
     """One engine on its own thread; requests stream their chunks out of it."""
@@ -247,6 +250,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         # No answer takes longer, so that a replica that is replaced ends all of its own.
         graceful_shutdown_timeout_s=settings.request_timeout_s + LINGER_S,
         health_check_period_s=5,
+        logging_config=SERVE_LOGS,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus, "runtime_env": {"env_vars": environment}},
         **router_options(settings, parse_policy(policy_text, source=str(settings.policy))),
     )(Worker)
@@ -278,6 +282,7 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         max_ongoing_requests=4 * limit * max(settings.replicas, settings.max_replicas) + 64,
         # No answer takes longer, so that a replica that is replaced ends all of its own.
         graceful_shutdown_timeout_s=settings.request_timeout_s + LINGER_S,
+        logging_config=SERVE_LOGS,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress(build_endpoint)(Endpoint))
     return endpoint.bind(worker.bind(settings, policy_text))

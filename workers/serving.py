@@ -147,7 +147,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
     from ray.serve.config import HTTPOptions
 
     from workers.controller_actor import start_controller, stop_controller
-    from workers.deployment import build_app
+    from workers.deployment import SERVE_LOGS, build_app
     from workers.request_identity import PROXY_CALLBACK
 
     os.environ.update(PROXY_CALLBACK)  # Ray's processes, its proxies among them, inherit it
@@ -176,7 +176,7 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
     try:
         start_controller(settings, policy_text)
         http = HTTPOptions(host=settings.host, port=settings.port)
-        serve.start(http_options=http, logging_config={"log_level": "WARNING"})
+        serve.start(http_options=http, logging_config=SERVE_LOGS)
         try:
             serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
         except RuntimeError as error:
