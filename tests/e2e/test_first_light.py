@@ -232,6 +232,11 @@ def test_a_locked_database_changes_nothing_for_a_client_and_loses_nothing(kadenc
     eventually(lambda: emitted() == received.completion["free"], within=40)
 
 
+def test_workers_run_at_the_priority_of_the_command_that_started_them(kadence) -> None:
+    worker = kadence.pid_of("ray::ServeReplica:kadence:Worker")
+    assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, kadence.process.pid)
+
+
 def test_a_killed_dashboard_changes_nothing_for_a_client_and_comes_back(kadence, ask, eventually) -> None:
     os.kill(kadence.pid_of("dashboard.serve"), signal.SIGKILL)
     assert ask("free", "Say hello.", max_tokens=8).choices[0].message.content
