@@ -1,11 +1,12 @@
 """What HTTP and Ray add to the engine: the same requests over the endpoint and in process, in paired turns.
 
-    python -m benchmarks.endpoint_overhead --rounds 9
+    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.endpoint_overhead --rounds 9
 
 Starts a `kadence serve` of its own and an engine in this process, both at K = 0, and has them decode the same greedy
-requests one after the other, in alternating order; texts must be equal. The endpoint's turn pays for its client, too,
-which shares this machine. Figures are of pairs: what the endpoint adds to the time to first token, and takes from
-tokens per second of the whole turn.
+requests one after the other, in alternating order; texts must be equal. Threads of the worker sleep between parallel
+regions (workers/deployment.py): without the variable those of this process spin, which is no matter of HTTP's. The
+endpoint's turn pays for its client, too, which shares this machine. Figures are of pairs: what the endpoint adds to the
+time to first token, and takes from tokens per second of the whole turn.
 """
 
 from __future__ import annotations
