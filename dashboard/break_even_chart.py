@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from dashboard.break_even_rows import EvenRow
-from dashboard.speculation_tables import VERDICTS
+from dashboard.speculation_tables import VERDICTS, needed_text
 
 ROW_PX, HEAD_PX = 22, 70
 MOST_ROWS = 30
@@ -30,12 +30,8 @@ def even_frame(rows: Sequence[EvenRow]) -> pd.DataFrame:
     lines = []
     for row in rows:
         shared = (label(row), VERDICTS[row.pays], row.rung, row.expected, row.needed)
-        beyond = row.accept_needed is None
         lines.append((*shared, STANDS, row.accept_now, f"{100 * row.accept_now:.0f} %"))
-        lines.append(
-            (*shared, NEEDED, 1.0 if row.accept_needed is None else row.accept_needed,
-             "over 100 %" if beyond or row.accept_needed is None else f"{100 * row.accept_needed:.0f} %")
-        )  # fmt: skip
+        lines.append((*shared, NEEDED, 1.0 if row.accept_needed is None else row.accept_needed, needed_text(row)))
     return pd.DataFrame(lines, columns=["where", "pays", "k", "expected", "needed", "what", "acceptance", "text"])
 
 
@@ -65,9 +61,7 @@ def even_chart(rows: Sequence[EvenRow]) -> alt.LayerChart | alt.FacetChart:
             legend=alt.Legend(title=None, orient="top"),
         ),
         angle=alt.Angle("what:N", scale=alt.Scale(domain=[STANDS, NEEDED], range=[0, 90]), legend=None),
-        stroke=alt.Stroke(
-            "what:N", scale=alt.Scale(domain=[STANDS, NEEDED], range=["#0072B2", "#D55E00"]), legend=None
-        ),
+        stroke=alt.Stroke("what:N", scale=colours, legend=None),
         strokeWidth=alt.value(2.5),
         color=alt.Color("what:N", scale=colours, legend=None),
     )

@@ -79,8 +79,6 @@ def even_rows(evidence: Evidence, price_per_hour: float | None, cohort: str | No
 
 def _row(evidence: Evidence, even: BreakEven, left: Left, price: float | None, c: int, b: int) -> EvenRow:
     believed = evidence.believed
-    seconds = believed.seconds[c, b]
-    by_time = seconds if seconds.any() else believed.steps[c, b]
     share = float(left.share[c, b])
     span = evidence.span_s
     tokens_per_s = float(evidence.tokens[c, b]) / span if span > 0 else 0.0
@@ -95,7 +93,7 @@ def _row(evidence: Evidence, even: BreakEven, left: Left, price: float | None, c
         load_bucket=b,
         rung=rung if rung > 0 else None,
         best=int(even.best[c, b]),
-        k_used=float((by_time * np.arange(len(by_time))).sum() / by_time.sum()),
+        k_used=evidence.k_used(c, b),
         needed=float(even.needed[c, b]),
         expected=expected,
         low=expected - Z95 * sd,

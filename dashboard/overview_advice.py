@@ -60,6 +60,12 @@ def stopped(plan: PlanRow | None) -> list[str]:
     return [] if plan is None else sorted(cohort for cohort, by_load in plan.k.items() if by_load and not any(by_load))
 
 
+def off_cohorts(report: CostReport, plan: PlanRow | None) -> list[str]:
+    """Those of `stopped` that emitted something, the one with the most tokens first."""
+    emitted = {row.key: row.emitted_tokens for row in report.rows}
+    return sorted((c for c in stopped(plan) if emitted.get(c)), key=lambda cohort: (-emitted[cohort], cohort))
+
+
 def _budgets(facts: Facts) -> Iterator[Advice]:
     for each in facts.budgets:
         if not each.is_in_danger and each.status.standing != "unknown":
@@ -105,8 +111,7 @@ def _unusual(facts: Facts) -> Iterator[Advice]:
 
 
 def _off(facts: Facts) -> Iterator[Advice]:
-    emitted = {row.key: row.emitted_tokens for row in facts.report.rows}
-    off = sorted((c for c in stopped(facts.plan) if emitted.get(c)), key=lambda cohort: (-emitted[cohort], cohort))
+    off = off_cohorts(facts.report, facts.plan)
     for cohort in off[:1]:
         found = (facts.zero_k or {}).get(cohort)
         others = f" ({len(off) - 1} more like it)" if len(off) > 1 else ""

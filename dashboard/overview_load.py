@@ -25,7 +25,7 @@ from controlplane.store.queries import (
 )
 from dashboard.cost_budgets import Outlook, outlooks
 from dashboard.ledger import Ledger
-from dashboard.overview_advice import Advice, Facts, advice, stopped
+from dashboard.overview_advice import Advice, Facts, advice, off_cohorts
 from dashboard.overview_retraining import retraining
 from dashboard.overview_trend import Trend, floats, period_before, step_dimension, steps
 from dashboard.policy_reading import policy_in_force
@@ -215,10 +215,8 @@ def _saving(ledger: Ledger) -> Report | None:
 
 def _zero_k(ledger: Ledger, plan: PlanRow | None, report: CostReport) -> dict[str, DecisionRow]:
     """The newest decision for no speculation of the busiest cohort that has none."""
-    emitted = {row.key: row.emitted_tokens for row in report.rows}
-    off = sorted((c for c in stopped(plan) if emitted.get(c)), key=lambda c: (-emitted[c], c))
     found = {}
-    for cohort in off[:1]:
+    for cohort in off_cohorts(report, plan)[:1]:
         newest = decision_log(ledger.engine, TimeRange(0.0, ledger.range.end), cohort, limit=20)
         said = next((each for each in newest if each.new_k == 0), None)
         if said is not None:

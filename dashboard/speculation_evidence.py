@@ -78,6 +78,12 @@ class Evidence:
             idle_w,
         )
 
+    def k_used(self, c: int, load_bucket: int) -> float:
+        """Mean K that the steps of cohort `c` at that load were planned with, by their wall time; by steps without."""
+        seconds, steps = self.believed.seconds[c, load_bucket], self.believed.steps[c, load_bucket]
+        weight = seconds if seconds.any() else steps
+        return float((weight * np.arange(len(weight))).sum() / weight.sum())
+
     def index(self, cohort: str) -> int | None:
         names = self.believed.names
         return names.index(cohort) if cohort in names else None

@@ -39,17 +39,14 @@ def plan_frame(k: Mapping[str, Sequence[int]], cohorts: Sequence[str]) -> pd.Dat
 def used_frame(evidence: Evidence, cohorts: Sequence[str]) -> pd.DataFrame:
     """Mean K that steps were planned with, weighted by their wall time; no row where nothing ran."""
     rows = []
-    ks = np.arange(evidence.believed.steps.shape[2])
     for name in cohorts:
         c = evidence.index(name)
         if c is None:
             continue
         for b in np.flatnonzero(evidence.believed.steps[c].any(axis=1)).tolist():
-            seconds = evidence.believed.seconds[c, b]
-            weight = seconds if seconds.any() else evidence.believed.steps[c, b]
-            k = float((weight * ks).sum() / weight.sum())
+            k = evidence.k_used(c, b)
             text = f"{k:.0f}" if abs(k - round(k)) < 0.05 else f"{k:.1f}"
-            rows.append((name, LOADS[b], k, text, float(seconds.sum())))
+            rows.append((name, LOADS[b], k, text, float(evidence.believed.seconds[c, b].sum())))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

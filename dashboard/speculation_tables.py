@@ -108,7 +108,7 @@ def _even(row: EvenRow, currency: str | None, is_priced: bool) -> tuple[str, ...
     if row.rung is None:
         needed = now = rung = fmt.NOTHING
     else:
-        needed = "over 100 %" if row.accept_needed is None else f"{100 * row.accept_needed:.0f} %"
+        needed = needed_text(row)
         now, rung = f"{100 * row.accept_now:.0f} %", str(row.rung)
     return (
         row.cohort,
@@ -124,6 +124,11 @@ def _even(row: EvenRow, currency: str | None, is_priced: bool) -> tuple[str, ...
         left_text(row, currency, is_priced=is_priced),
         f"{100 * row.left_share:.1f} %",
     )
+
+
+def needed_text(row: EvenRow) -> str:
+    """The acceptance from which speculation pays."""
+    return "over 100 %" if row.accept_needed is None else f"{100 * row.accept_needed:.0f} %"
 
 
 def left_text(row: EvenRow, currency: str | None, *, is_priced: bool) -> str:

@@ -143,6 +143,15 @@ def test_the_past_is_read_again_after_a_late_window_alone(ledger):
     assert reads == [1, 3]
 
 
+def test_what_costs_much_is_read_once_a_minute_whatever_is_recorded(filled):
+    reads: list[float] = []
+    minute = time.time() // 60 * 60
+    for at_s in (1, 2, 61, 3):
+        at(minute + at_s).cached_minute("key", lambda at_s=at_s: reads.append(at_s))
+        filled.fill(sequence=2 * at_s)
+    assert reads == [1, 61]
+
+
 def test_the_series_of_a_long_range_is_the_same_before_and_after_it_is_kept(ledger):
     ledger.migrate()
     ledger.price()
