@@ -22,6 +22,7 @@ from workers.attention import IMPLEMENTATION
 from workers.engine import Engine
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
+from workers.penalties import TokenTally
 from workers.plan_client import PlanClient, constant_plan
 from workers.proposers.base import Proposer, drafter_label
 from workers.proposers.draft_model import DraftModelProposer
@@ -279,6 +280,18 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         )
 
     return make
+
+
+@pytest.fixture
+def blind_penalties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault: penalties look at the text before the step alone, so that a row does not count the drafts before it."""
+    real = TokenTally.along
+
+    def of_the_text(tally: TokenTally, drafts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        token_ids, occurrences = real(tally, drafts)
+        return token_ids, occurrences[:1].expand_as(occurrences)
+
+    monkeypatch.setattr(TokenTally, "along", of_the_text)
 
 
 @pytest.fixture(scope="session")

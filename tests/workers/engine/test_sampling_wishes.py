@@ -23,7 +23,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-import workers.penalties
 from kernels.verify import gumbel_noise
 
 EOS = 2
@@ -178,14 +177,7 @@ def test_any_mixture_of_wishes_gives_the_text_of_plain_decoding(make_engine, ask
 
 
 def test_penalties_that_look_at_the_text_before_the_step_alone_are_noticed(
-    make_engine, ask, drain, some_prompts, plain, monkeypatch
+    make_engine, ask, drain, some_prompts, plain, blind_penalties
 ) -> None:
     """One token a step reached the penalties: the better the drafter, the weaker they were (sglang 33643)."""
-    real = workers.penalties.TokenTally.along
-
-    def of_the_text(tally, drafts):
-        token_ids, occurrences = real(tally, drafts)
-        return token_ids, occurrences[:1].expand_as(occurrences)
-
-    monkeypatch.setattr(workers.penalties.TokenTally, "along", of_the_text)
     assert outputs(make_engine(K, "close"), ask, drain, some_prompts) != plain

@@ -14,7 +14,6 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-import workers.penalties
 from kernels.filters.naive import restricted
 from workers.detokenizer import Detokenizer
 from workers.sampling import restrict, restrict_batch
@@ -102,15 +101,8 @@ def test_tokens_have_the_law_of_each_setting(make_engine, ask, drain, own_logits
 
 
 def test_a_row_that_does_not_count_the_drafts_before_it_is_noticed(
-    make_engine, ask, drain, own_logits, fixed_noise, monkeypatch
+    make_engine, ask, drain, own_logits, fixed_noise, blind_penalties
 ) -> None:
-    real = workers.penalties.TokenTally.along
-
-    def of_the_text(tally, drafts):
-        token_ids, occurrences = real(tally, drafts)
-        return token_ids, occurrences[:1].expand_as(occurrences)
-
-    monkeypatch.setattr(workers.penalties.TokenTally, "along", of_the_text)
     found = p_values(
         make_engine(3, "close", slots=36, vocab=VOCAB), ask, drain, own_logits, ("presence", "frequency", "all")
     )
