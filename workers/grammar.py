@@ -103,7 +103,7 @@ class Grammars:
         self._ends = tuple(sorted(end_token_ids))
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._compiling = threading.Lock(), threading.Lock()
 
     def has(self, spec: GrammarSpec) -> bool:
         """Whether `start` would not have to compile."""
@@ -112,21 +112,30 @@ class Grammars:
     def compile(self, spec: GrammarSpec) -> LLMatcher:
         """The matcher at the start of the grammar, from then on kept. Raises GrammarError.
 
-        The first one also builds the trie of the vocabulary, about a second for 50000 tokens.
+        The first one also builds the trie of the vocabulary, about a second for 50000 tokens. One is compiled at a
+        time; those that are kept wait for none.
         """
-        with self._lock:
-            matcher = self._compiled.get(spec)
-            if matcher is None:
-                matcher = self._compile(spec)
+        kept = self._kept(spec)
+        if kept is not None:
+            return kept
+        with self._compiling:
+            matcher = self._kept(spec) or self._compile(spec)
+            with self._lock:
                 self._compiled[spec] = matcher
-            self._compiled.move_to_end(spec)
-            while len(self._compiled) > KEPT:
-                self._compiled.popitem(last=False)
+                while len(self._compiled) > KEPT:
+                    self._compiled.popitem(last=False)
             return matcher
 
     def start(self, spec: GrammarSpec) -> GrammarState:
         """A state at the start of the grammar. Raises GrammarError."""
         return GrammarState(self.compile(spec).deep_copy(), self._ends, self._hf_tokenizer)
+
+    def _kept(self, spec: GrammarSpec) -> LLMatcher | None:
+        with self._lock:
+            matcher = self._compiled.get(spec)
+            if matcher is not None:
+                self._compiled.move_to_end(spec)
+            return matcher
 
     def _compile(self, spec: GrammarSpec) -> LLMatcher:
         try:

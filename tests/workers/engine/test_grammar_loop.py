@@ -81,6 +81,30 @@ def test_no_request_waits_for_the_grammar_of_another(start, make, ask, slow_comp
     assert (last.request_id, last.error) == ("grammar", None)
 
 
+def test_a_request_whose_grammar_is_known_does_not_wait_for_the_grammar_of_another(
+    start, make, ask, monkeypatch
+) -> None:
+    """A lock around compiling and looking up alike would hold up the engine's thread, and all requests with it."""
+    engine, go, begun = make(0, "none"), threading.Event(), threading.Event()
+    engine.grammars.compile(FEW)
+    real = engine.grammars._compile
+
+    def slow(spec):
+        begun.set()
+        assert go.wait(LONG_S)
+        return real(spec)
+
+    monkeypatch.setattr(engine.grammars, "_compile", slow)
+    loop, chunks = start(engine)
+    loop.submit(replace(ask([3, 4], "new", max_tokens=3), grammar=GrammarSpec("regex", "k{4,9}")))
+    assert begun.wait(LONG_S)
+    loop.submit(replace(ask([3, 4], "known", max_tokens=3), grammar=FEW))
+    try:
+        assert chunks.get(timeout=LONG_S / 4).request_id == "known"
+    finally:
+        go.set()
+
+
 def test_a_request_that_is_cancelled_while_its_grammar_is_compiled_ends(start, make, ask, slow_compiler) -> None:
     engine = slow_compiler(make(4))
     loop, chunks = start(engine)
