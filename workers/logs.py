@@ -59,7 +59,6 @@ def configure_logs(settings: Settings, component: str) -> Path:
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
     )
     return path
 

@@ -63,6 +63,16 @@ def test_the_level_is_obeyed_and_libraries_speak_up_only_when_something_is_wrong
     assert [line["event"] for line in lines(path)] == ["yes"]
 
 
+def test_a_logger_that_was_used_before_follows_the_configuration_in_force(tmp_path: Path) -> None:
+    log = structlog.get_logger("workers.api")
+    configured(tmp_path)
+    log.info("first")
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as captured:
+        log.info("second")
+    assert [line["event"] for line in captured] == ["second"]
+
+
 def test_a_line_for_people_is_not_json(tmp_path: Path) -> None:
     path = configured(tmp_path, log_format="console")
     structlog.get_logger("workers.api").info("request", status=200)
