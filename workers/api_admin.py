@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from controlplane.decision.plan import StagedPlan
-from controlplane.keys.ring import ApiKey, look_up
+from controlplane.keys.ring import ApiKey, Rejection, look_up
 from controlplane.policy import PolicyError, parse_policy
 from controlplane.policy.effective import policy_view
 from controlplane.rollout import RolloutError, StageOrder, Unit
@@ -212,7 +212,7 @@ def authorize(backend: Backend, request: Request) -> None:
         message = "Send the admin key in the authorization header as a bearer token."
         raise ApiError(401, message, type="authentication_error", code="missing_api_key", headers=headers)
     found = look_up(ring, token, time.time())
-    if is_admin_key(backend, token) or (isinstance(found, ApiKey) and found.is_admin):
+    if is_admin_key(backend, token, found):
         return
     if found in ("expired", "rotated", "revoked"):
         message = f"This key is {found}; use one that is valid."
@@ -220,9 +220,11 @@ def authorize(backend: Backend, request: Request) -> None:
     raise ApiError(403, "This key is not the admin key.", type="permission_error", code="admin_key_required")
 
 
-def is_admin_key(backend: Backend, token: str) -> bool:
-    """Whether this is the admin key of the environment."""
-    return backend.admin_key is not None and hmac.compare_digest(token.encode(), backend.admin_key.encode())
+def is_admin_key(backend: Backend, token: str, found: ApiKey | Rejection) -> bool:
+    """Whether this is the admin key of the environment, or `found` on record for it is one."""
+    if backend.admin_key is not None and hmac.compare_digest(token.encode(), backend.admin_key.encode()):
+        return True
+    return isinstance(found, ApiKey) and found.is_admin
 
 
 def is_loopback(request: Request) -> bool:

@@ -97,9 +97,8 @@ def _readable(path: str) -> str:
 
 def _check_tags(backend: Backend) -> None:
     """Raises ApiError where the model's own tags are tokens that never show in a text."""
-    tokenizer = backend.tokenizer
-    known = tokenizer.get_vocab()
-    if any(tag in known and token_text(tokenizer).is_special(known[tag]) for tag in (BEGIN, END)):
+    text = token_text(backend.tokenizer)
+    if text.hides(BEGIN) or text.hides(END):
         raise _no_tools()
 
 

@@ -78,7 +78,7 @@ def identify(backend: Backend, request: Request, use: KeyUse) -> Caller:
         message = "Send an API key in the authorization header as a bearer token; kadence keys create NAME makes one."
         raise _unauthorized(message, "missing_api_key")
     found = look_up(ring, token, time.time())
-    if is_admin_key(backend, token) or (isinstance(found, ApiKey) and found.is_admin):
+    if is_admin_key(backend, token, found):
         use.reject("admin")
         message = "This is an admin key; inference takes a key of its own."
         raise ApiError(403, message, type="permission_error", code="inference_key_required")

@@ -184,7 +184,7 @@ class WindowDecoder:
 
     def __init__(self, tokenizer: Any, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._special = _special_ids(getattr(tokenizer, "backend_tokenizer", None)) | set(tokenizer.all_special_ids)
+        self._special = special_ids(tokenizer)
         self._window = [i for i in context if i not in self._special]
         self._context = len(self._window)
         self._shown = len(self._decode(self._window))
@@ -220,9 +220,13 @@ class WindowDecoder:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _special_ids(backend: Any) -> set[int]:
-    if backend is None:
-        return set()
+def special_ids(tokenizer: Any) -> set[int]:
+    """Tokens that never show in a text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return set(tokenizer.all_special_ids) | (set() if backend is None else _special_ids(backend))
+
+
+def _special_ids(backend: Tokenizer) -> set[int]:
     return {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from workers.detokenizer import byte_vocabulary, decoder_for
+from workers.detokenizer import byte_vocabulary, decoder_for, special_ids
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # as vocabularies with byte fallback write a byte
 _WORD_START = "\N{LOWER ONE EIGHTH BLOCK}"  # as SentencePiece writes a space
@@ -19,15 +19,17 @@ class TokenText:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = byte_vocabulary(tokenizer)
-        self._special = set(tokenizer.all_special_ids)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is not None:
-            self._special |= {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        self._special = special_ids(tokenizer)
+        self._special_names = {self.name(token_id) for token_id in self._special}
         self._known: dict[int, bytes] = {}
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is a mark that never shows in a text."""
         return token_id in self._special
+
+    def hides(self, name: str) -> bool:
+        """Whether a special token has that name."""
+        return name in self._special_names
 
     def name(self, token_id: int) -> str:
         """As the vocabulary writes it; empty where it has no such token."""

@@ -1,11 +1,13 @@
 """Tools and answers in JSON: what the prompt says of them, the grammar asked for, and calls read from the text."""
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from tokenizers import AddedToken
 
 from workers.api_calls import CallReader
 from workers.grammar import Grammars
@@ -273,3 +275,15 @@ def test_calls_do_not_depend_on_how_the_text_is_cut(text: str) -> None:
         assert read([text[i : i + size] for i in range(0, len(text), size)] or [""]) == whole
     for at in range(len(text)):
         assert read([text[:at], text[at:]]) == whole
+
+
+@pytest.mark.parametrize(("is_special", "status"), [(True, 400), (False, 200)])
+def test_a_model_whose_tags_never_show_in_a_text_takes_no_tools(
+    is_special: bool, status: int, chat: Post, backend: Any
+) -> None:
+    backend.tokenizer = copy.deepcopy(backend.tokenizer)
+    backend.tokenizer.add_tokens(AddedToken("<tool_call>", special=is_special))
+    answer = chat(tools=[NOW])
+    assert answer.status_code == status
+    if is_special:
+        assert answer.json()["error"]["code"] == "unsupported_parameter"
