@@ -27,6 +27,10 @@ Budget = Annotated[str, typer.Option(help="Time for all of it, answers included:
 Steps = Annotated[int, typer.Option(min=0, help="Optimiser steps; 0: as many as the budget has room for.")]
 Seed = Annotated[int, typer.Option(help="Of weights, order and sampled answers' seeds.")]
 Limit = Annotated[int, typer.Option(min=0, help="Take only so many prompts of each domain and split; 0: all.")]
+Answers = Annotated[
+    int,
+    typer.Option(min=0, help="Take so many answers, of an order in which any part represents all; 0: by the budget."),
+]
 Rate = Annotated[float, typer.Option(min=1e-6, max=1.0, help="Peak learning rate.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of fetched models. [~/.cache/kadence/models]")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -48,11 +52,12 @@ def _command(kind: Kind) -> Callable[..., None]:
         steps: Steps = 0,
         seed: Seed = 0,
         limit: Limit = 0,
+        answers: Answers = 0,
         learning_rate: Rate = 1e-3,
         model_cache: Cache = None,
         as_json: AsJson = False,
     ) -> None:
-        _run(kind, out, model, prompts, budget, steps, seed, limit, learning_rate, model_cache, as_json)
+        _run(kind, out, model, prompts, budget, steps, seed, limit, answers, learning_rate, model_cache, as_json)
 
     return command
 
@@ -76,6 +81,7 @@ def _run(
     steps: int,
     seed: int,
     limit: int,
+    answers: int,
     learning_rate: float,
     model_cache: Path | None,
     as_json: bool,
@@ -92,7 +98,17 @@ def _run(
     recipe = Recipe(steps=steps, learning_rate=learning_rate, seed=seed)
     folder = resolve_model(model, cache)
     order = Order(
-        kind, folder, model, cache, out, asked, recipe, budget_s, processes=physical_cores(), seeds=(seed + 1,)
+        kind,
+        folder,
+        model,
+        cache,
+        out,
+        asked,
+        recipe,
+        budget_s,
+        processes=physical_cores(),
+        seeds=(seed + 1,),
+        answers=answers,
     )
     with Bars() as bars:
         outcome = train_drafter(order, bars)

@@ -47,7 +47,8 @@ DATA_SHARE = 0.5
 class Order:
     """What is to be trained. folder: of the target. cache: of models and answers. seeds: of sampled answers.
 
-    budget_s: for everything, answers included. recipe: its budget is set from what is left of that one.
+    budget_s: for everything, answers included. recipe: its budget is set from what is left of that one. answers: how
+    many to take, the first of an order in which any part represents all; 0: as many as the budget allows.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Order:
     processes: int
     max_tokens: int = 256
     seeds: tuple[int, ...] = (1,)
+    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,10 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     weights = target.weights
     wanted = questions(order.prompts, AutoTokenizer.from_pretrained(order.folder), order.max_tokens, order.seeds)
     store = order.cache.parent / "training" / weights[:16]
-    answers = generate(
-        order.folder,
-        weights,
-        wanted,
-        store / "answers",
-        order.processes,
-        report,
-        until=began + DATA_SHARE * order.budget_s,
-    )
+    until = began + DATA_SHARE * order.budget_s
+    if order.answers:
+        wanted, until = wanted[: order.answers], float("inf")
+    answers = generate(order.folder, weights, wanted, store / "answers", order.processes, report, until)
     taught = [a for a in answers if not a.question.held_out]
     judged = [a for a in answers if a.question.held_out]
     if not taught or not judged:
@@ -116,6 +113,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
             **asdict(recipe),
             "prompts": len({a.question.prompt_token_ids for a in taught}),
             "answer_tokens": sum(len(a.token_ids) for a in taught),
+            "answers": len(answers),
             "max_tokens": order.max_tokens,
             "seeds": list(order.seeds),
         },

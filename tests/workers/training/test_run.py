@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,13 @@ def test_a_drafter_comes_of_it_that_loads_with_its_target(order, outcome_and_tol
     again = Told()
     train_drafter(order, again)
     assert (again.stages["answers"], again.stages["features"], again.stages["training"]) == (0, 0, 0)
+
+
+def test_so_many_answers_are_taken_as_were_asked_for(order) -> None:
+    told = Told()
+    outcome = train_drafter(replace(order, answers=10), told)
+    assert told.stages["answers"] == 10
+    assert outcome.card.recipe["answers"] == 10
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)])
