@@ -19,13 +19,11 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from controlplane.drafter_choice import DrafterChoice, parse_drafter
 from controlplane.finops.carbon import zone_problem
 
 ENV_PREFIX = "KADENCE_"
 DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
-TRAINED = ("eagle", "medusa", "draft")
-"""Kinds of drafters from `kadence train`, given as kind:folder."""
-
 PHYSICAL_CORES = Path("/sys/devices/system/cpu")
 
 
@@ -49,7 +47,8 @@ class Settings(BaseSettings):
     pue: Decimal = Field(Decimal(1), ge=1, le=10, description="energy of the whole site over that of the machines")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
     drafter: str = Field(
-        "ngram", description="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>"
+        "ngram",
+        description="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>; ngram+ before these",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -156,13 +155,7 @@ class Settings(BaseSettings):
     @field_validator("drafter")
     @classmethod
     def _known_drafter(cls, drafter: str) -> str:
-        kind, colon, where = drafter.partition(":")
-        if drafter in ("ngram", "none") or (kind in ("draft_model", *TRAINED) and colon and where.strip()):
-            # Workers run in other folders than the command: a relative path would mean something else there.
-            return f"{kind}:{os.path.abspath(Path(where).expanduser())}" if kind in TRAINED else drafter
-        raise ValueError(
-            "must be ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>"
-        )
+        return str(parse_drafter(drafter))
 
     @model_validator(mode="before")
     @classmethod
@@ -202,6 +195,11 @@ class Settings(BaseSettings):
         if idle_w is not None and tdp_w is not None and tdp_w <= idle_w:
             raise ValueError(f"energy_model_tdp_w ({tdp_w:g}) must be over energy_model_idle_w ({idle_w:g})")
         return self
+
+    @property
+    def drafter_choice(self) -> DrafterChoice:
+        """`drafter`, read."""
+        return parse_drafter(self.drafter)
 
     @property
     def url(self) -> str:

@@ -179,7 +179,7 @@ def wants_retraining(
         if samples < float(table.min_samples[c]):
             continue
         drafter = evidence.drafters.get(name, "")
-        what = "another drafter" if drafter.lower().startswith(UNTRAINED) else "retraining"
+        what = "another drafter" if drafter.lower().startswith(UNTRAINED) and "+" not in drafter else "retraining"
         own = by_cohort.get(name, [])
         main = max(own, key=lambda row: (row.machine_s, -row.load_bucket), default=None)
         said = []

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from controlplane.drafter_choice import DrafterChoice
 from controlplane.policy import Policy
-from controlplane.settings import TRAINED, Settings
+from controlplane.settings import Settings
 from workers.attention import IMPLEMENTATION
 from workers.energy import energy_sampler
 from workers.engine import Engine
@@ -23,6 +24,7 @@ from workers.models.resolve import resolve_model
 from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
+from workers.proposers.combined import NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
 from workers.proposers.drafter_folder import check_target, identify, load_eagle, load_medusa, load_student, read_card
 from workers.proposers.eagle import EagleProposer, SharedWeights
@@ -59,13 +61,13 @@ def check_models(settings: Settings) -> None:
     """What configurations and tokenizers alone can tell, in a second and without weights: raises as `build_engine`."""
     folder = resolve_model(settings.model, settings.model_cache)
     check_config(AutoConfig.from_pretrained(folder), settings.model)
-    kind, _, where = settings.drafter.partition(":")
-    if kind in TRAINED:
-        drafter = Path(where)
-        check_target(drafter, read_card(drafter, kind), identify(settings.model, folder, settings.model_cache))
-    elif kind == "draft_model":
-        draft = resolve_model(where, settings.model_cache)
-        check_config(AutoConfig.from_pretrained(draft), where)
+    choice = settings.drafter_choice
+    if choice.is_trained:
+        drafter = Path(choice.where)
+        check_target(drafter, read_card(drafter, choice.kind), identify(settings.model, folder, settings.model_cache))
+    elif choice.kind == "draft_model":
+        draft = resolve_model(choice.where, settings.model_cache)
+        check_config(AutoConfig.from_pretrained(draft), choice.where)
         check_vocabulary(AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(draft))
 
 
@@ -110,13 +112,22 @@ def build_engine(
 def build_proposer(
     settings: Settings, target: ModelRunner, tokenizer: Any, device: torch.device, dtype: torch.dtype
 ) -> Proposer:
-    kind, _, where = settings.drafter.partition(":")
-    if kind == "none":
+    choice = settings.drafter_choice
+    if choice.kind == "none":
         return NoProposer()
-    if kind == "ngram":
+    if choice.kind == "ngram":
         return NGramProposer()
-    if kind in TRAINED:
-        return _trained(kind, Path(where), settings, target)
+    if choice.is_trained:
+        drafter = _trained(choice, settings, target)
+    else:
+        drafter = _draft_model(choice.where, settings, target, tokenizer, device, dtype)
+    return NGramFirstProposer(drafter) if choice.ngram_first else drafter
+
+
+def _draft_model(
+    where: str, settings: Settings, target: ModelRunner, tokenizer: Any, device: torch.device, dtype: torch.dtype
+) -> Proposer:
+    """A causal model of the target's tokens; where: its folder or hub id."""
     folder = resolve_model(where, settings.model_cache)
     check_vocabulary(tokenizer, AutoTokenizer.from_pretrained(folder))
     draft = _load(folder, settings, device, dtype, where)
@@ -129,15 +140,16 @@ def build_proposer(
     return DraftModelProposer(draft, target.vocab_size, version=version)
 
 
-def _trained(kind: str, folder: Path, settings: Settings, target: ModelRunner) -> Proposer:
+def _trained(choice: DrafterChoice, settings: Settings, target: ModelRunner) -> Proposer:
     """A drafter from `kadence train`, that shares the target's weights."""
+    folder = Path(choice.where)
     of = identify(settings.model, resolve_model(settings.model, settings.model_cache), settings.model_cache)
     version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
-    if kind == "medusa":
+    if choice.kind == "medusa":
         heads, vocabulary, _ = load_medusa(folder, of)
         heads.to(target.device, target.dtype)
         return MedusaProposer(heads, vocabulary, target.head, target.num_layers, version=version)
-    if kind == "draft":
+    if choice.kind == "draft":
         decoder, vocabulary, card = load_student(folder, of, target.config)
         head = target.head[vocabulary.to(target.device)]
         student = assembled(

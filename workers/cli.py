@@ -33,7 +33,10 @@ Policy = Annotated[Path | None, typer.Option(help="Policy file. [policies.yaml]"
 Prices = Annotated[Path | None, typer.Option(help="Price sheet. [prices.yaml]")]
 Model = Annotated[str | None, typer.Option(help="Known name, local folder or hub id. [smollm2-135m-instruct]")]
 Drafter = Annotated[
-    str | None, typer.Option(help="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>. [ngram]")
+    str | None,
+    typer.Option(
+        help="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>; ngram+ before these. [ngram]"
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16. [auto]")]

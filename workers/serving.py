@@ -99,8 +99,8 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
     upgrade(settings.database_url)
     save_prices(open_database(settings.database_url), prices)
     with progress_bars() as on_progress:
-        kind, _, drafter = settings.drafter.partition(":")
-        for name in (settings.model, drafter if kind == "draft_model" else ""):
+        choice = settings.drafter_choice
+        for name in (settings.model, choice.where if choice.kind == "draft_model" else ""):
             if name:
                 resolve_model(name, settings.model_cache, on_progress=on_progress)
     check_models(settings)

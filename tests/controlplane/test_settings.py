@@ -71,7 +71,10 @@ def test_all_problems_come_at_once_each_with_its_source(tmp_path: Path, monkeypa
     assert [line.split(": ")[0] for line in lines] == ["--device", "KADENCE_REPLICAS", f"{config}:1"]
 
 
-@pytest.mark.parametrize("drafter", ["medusa", "draft_model", "draft_model:", "ngram:3", "eagle", "eagle: "])
+@pytest.mark.parametrize(
+    "drafter",
+    ["medusa", "draft_model:", "ngram:3", "eagle", "eagle: ", "ngram+ngram", "ngram+none", "ngram+eagle", "ngram+"],
+)
 def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
     assert "ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>" in error_of(
         drafter=drafter
@@ -79,7 +82,15 @@ def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "drafter", ["ngram", "none", "draft_model:/tmp/small", "draft_model:org/small", "eagle:/tmp/eagle"]
+    "drafter",
+    [
+        "ngram",
+        "none",
+        "draft_model:/tmp/small",
+        "ngram+draft_model:org/small",
+        "eagle:/tmp/eagle",
+        "ngram+medusa:/tmp/m",
+    ],
 )
 def test_each_kind_of_drafter_is_accepted(drafter: str) -> None:
     assert load_settings(drafter=drafter).drafter == drafter

@@ -25,6 +25,7 @@ from workers.model_runner import ModelRunner
 from workers.penalties import TokenTally
 from workers.plan_client import PlanClient, constant_plan
 from workers.proposers.base import Proposer, drafter_label
+from workers.proposers.combined import NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape
@@ -234,7 +235,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
 
     k: one K, or one by cohort. proposer: "none", "ngram", "eagle" or "medusa" (of random weights), or a draft model:
     "draft" is an unrelated one, mostly rejected; "close" one near the target; "target" is the target itself, always
-    accepted when greedy.
+    accepted when greedy. Behind "ngram+": where the n-gram index is silent.
     shadow_depth: draft tokens of a shadow while K is 0; 0 is off.
     """
 
@@ -263,6 +264,10 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             "target": lambda: DraftModelProposer(runner(), vocab),
             "eagle": lambda: _eagle(tiny_model(0, 2, dtype, vocab), slots),
             "medusa": lambda: _medusa(tiny_model(0, 2, dtype, vocab)),
+            "ngram+draft": lambda: NGramFirstProposer(DraftModelProposer(runner(7, 1), vocab), 1),
+            "ngram+close": lambda: NGramFirstProposer(DraftModelProposer(runner(nudge=0.01), vocab), 2),
+            "ngram+eagle": lambda: NGramFirstProposer(_eagle(tiny_model(0, 2, dtype, vocab), slots), 1),
+            "ngram+medusa": lambda: NGramFirstProposer(_medusa(tiny_model(0, 2, dtype, vocab)), 1),
         }
         if isinstance(proposer, str):
             proposer = named[proposer]()

@@ -44,7 +44,7 @@ def p_value(engine, ask, drain, own_logits):
     return chi2.sf(statistic, freedom)
 
 
-@pytest.mark.parametrize("proposer", ["none", "ngram", "draft"])
+@pytest.mark.parametrize("proposer", ["none", "ngram", "draft", "ngram+draft"])
 def test_sampled_tokens_have_the_targets_distribution(
     make_engine, ask, drain, own_logits, proposer, fixed_noise
 ) -> None:
@@ -52,7 +52,7 @@ def test_sampled_tokens_have_the_targets_distribution(
     assert p_value(engine, ask, drain, own_logits) > 1e-3
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "draft"])
+@pytest.mark.parametrize("proposer", ["ngram", "draft", "ngram+draft"])
 @pytest.mark.parametrize("mistake", ["every_draft_is_accepted", "rejected_tokens_are_drawn_from_the_target"])
 def test_a_broken_acceptance_rule_is_noticed(
     make_engine, ask, drain, own_logits, proposer, mistake, fixed_noise, request

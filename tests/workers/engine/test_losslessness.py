@@ -44,13 +44,17 @@ def plain(make_engine, ask, drain, many_prompts, sampling):
     return run(make_engine(0, "none"), ask, drain, many_prompts, sampling, 16)
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "close", "eagle", "medusa"])
+@pytest.mark.parametrize(
+    "proposer", ["ngram", "close", "eagle", "medusa", "ngram+eagle", "ngram+medusa", "ngram+close"]
+)
 def test_text_is_that_of_plain_decoding(make_engine, ask, drain, many_prompts, proposer, sampling, plain) -> None:
     """Hundreds of texts at K = 2, 4 and 8 at once."""
     assert run(make_engine(K, proposer), ask, drain, many_prompts, sampling, 16) == plain
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "draft", "eagle", "medusa"])
+@pytest.mark.parametrize(
+    "proposer", ["ngram", "draft", "eagle", "medusa", "ngram+eagle", "ngram+medusa", "ngram+draft"]
+)
 @pytest.mark.parametrize("k", [1, 16])
 def test_text_is_that_of_plain_decoding_for_extreme_k(
     make_engine, ask, drain, prompts, proposer, k, sampling, plain
