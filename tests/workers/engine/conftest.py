@@ -264,7 +264,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             "target": lambda: DraftModelProposer(runner(), vocab),
             "eagle": lambda: _eagle(tiny_model(0, 2, dtype, vocab), slots),
             "medusa": lambda: _medusa(tiny_model(0, 2, dtype, vocab)),
-            "ngram+draft": lambda: NGramFirstProposer(DraftModelProposer(runner(7, 1), vocab), 1),
+            "ngram+draft": lambda: NGramFirstProposer(DraftModelProposer(runner(7, 1), vocab), 3),
             "ngram+close": lambda: NGramFirstProposer(DraftModelProposer(runner(nudge=0.01), vocab), 2),
             "ngram+eagle": lambda: NGramFirstProposer(_eagle(tiny_model(0, 2, dtype, vocab), slots), 1),
             "ngram+medusa": lambda: NGramFirstProposer(_medusa(tiny_model(0, 2, dtype, vocab)), 1),
