@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -27,10 +27,14 @@ from dashboard.ledger import LOAD, Choices, Ledger, open_reading, read_choices
 log = logging.getLogger(__name__)
 
 SKELETON_PX = 360
+SOON_S = 0.05
+"""After a browser has shown the figures, until it asks for the rest."""
 _WORLD = "_world"
 """Where app.py leaves the filters for the page of the same run."""
 _DRAWN_FOR = "_drawn_for"
 """The choices for which the filters were last drawn anew: once for each, whatever comes of it."""
+_FIGURES = "_figures"
+"""Whether this session's first figures are on their way ("alone"), or were shown ("shown")."""
 
 T = TypeVar("T")
 
@@ -54,12 +58,16 @@ def draw_filters(settings: Settings) -> None:
 def show_live(
     title: str,
     load: Callable[..., T],
-    draw: Callable[[Ledger, T], None],
+    draw: Callable[[Ledger, T], Iterator[None]],
     ask: Callable[[Ledger], Any] | None = None,
     *,
     without_traffic: bool = False,
 ) -> None:
     """A page: its title, and `draw(ledger, load(ledger))`, again every few seconds.
+
+    draw: yields once, between the figures that are to be read first and the charts and tables below them. A browser
+    that has just come gets the figures alone, and the rest as soon as they are on its screen: what charts and tables
+    need keeps it busy for a second.
 
     load reads and returns plain values; whatever goes wrong in it becomes one sentence. ask: draws widgets that load
     needs, and returns what `load(ledger, asked)` is then given. without_traffic: the page has something to show where
@@ -79,7 +87,7 @@ def show_live(
 def _frame(
     title: str,
     load: Callable[..., T],
-    draw: Callable[[Ledger, T], None],
+    draw: Callable[[Ledger, T], Iterator[None]],
     ask: Callable[[Ledger], Any] | None,
     without_traffic: bool,
     filters: Filters,
@@ -103,7 +111,26 @@ def _frame(
     found = _loaded(title, ledger, load, asked)
     if isinstance(found, Trouble):
         return show_trouble(found)
-    draw(ledger, found)
+    is_first = _FIGURES not in st.session_state
+    if is_first:
+        st.session_state[_FIGURES] = "alone"
+    for _ in draw(ledger, found):
+        if is_first:
+            st.fragment(_ask_for_rest, run_every=SOON_S)()
+            break
+    st.session_state[_FIGURES] = "shown"
+
+
+def _ask_for_rest() -> None:
+    """Stands below the figures until the browser has them: it then asks for this anew by itself, and gets the page."""
+    if st.session_state[_FIGURES] == "shown":
+        st.rerun()
+    st.skeleton(height=SKELETON_PX)
+
+
+def draws_figures_alone() -> bool:
+    """Whether only the figures are drawn in this run, without anything that a browser must load first."""
+    return bool(st.session_state.get(_FIGURES) == "alone")
 
 
 def _loaded(title: str, ledger: Ledger, load: Callable[..., T], asked: tuple[Any, ...]) -> T | Trouble:

@@ -18,7 +18,7 @@ from dashboard import figures
 from dashboard import format as fmt
 from dashboard.cost_budgets import Outlook, ahead_text, standing_text
 from dashboard.cost_tables import basis_name
-from dashboard.layout import plain
+from dashboard.layout import draws_figures_alone, plain
 from dashboard.ledger import Ledger
 from dashboard.overview_load import Overview
 from dashboard.overview_trend import by_bucket, change_text
@@ -253,4 +253,4 @@ def _change(found: Overview, text: str | None) -> dict[str, Any]:
 
 def _line(points: Sequence[float]) -> list[float] | None:
     """For a sparkline, which two points are the least of."""
-    return list(points) if len(points) > 1 else None
+    return list(points) if len(points) > 1 and not draws_figures_alone() else None

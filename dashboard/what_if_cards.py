@@ -77,7 +77,7 @@ def _stands(evidence: Evidence, price: float | None, per_hour: int, currency: st
 
 
 def show_figures(found: WhatIf) -> None:
-    """The four figures as cards with their difference, then the table with what was measured."""
+    """The four figures as cards with their difference."""
     with st.grid(4, min_column_width=CARD_WIDTH):
         for figure in found.figures:
             st.metric(
@@ -89,6 +89,10 @@ def show_figures(found: WhatIf) -> None:
                 border=True,
                 height="stretch",
             )
+
+
+def show_table(found: WhatIf) -> None:
+    """The same beside what was measured."""
     with st.container(border=True):
         st.header("Against now", anchor=False)
         st.dataframe(figure_table(found), hide_index=True, alt="Each figure expected now, measured, and what if")

@@ -1,5 +1,7 @@
 """Cost: the bill by one dimension under every price basis, who pays for what, budgets and exports."""
 
+from collections.abc import Iterator
+
 import streamlit as st
 
 from dashboard import cost_cards as cards
@@ -8,9 +10,10 @@ from dashboard.layout import show_live, show_report_notes
 from dashboard.ledger import Ledger
 
 
-def cost(ledger: Ledger, bill: Bill) -> None:
+def cost(ledger: Ledger, bill: Bill) -> Iterator[None]:
     show_report_notes(bill.report)
     cards.show_totals(bill)
+    yield
     cards.show_bill(ledger, bill)
     left, right = st.columns([3, 2])
     with left:

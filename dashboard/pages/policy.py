@@ -1,5 +1,7 @@
 """Policy and audit: what is in force, what was, what another one would do, and everything that was decided."""
 
+from collections.abc import Iterator
+
 from dashboard import policy_cards as cards
 from dashboard.layout import show_live
 from dashboard.ledger import Ledger
@@ -14,7 +16,8 @@ SHOW = {
 }
 
 
-def policy(ledger: Ledger, found: PolicyReading) -> None:
+def policy(ledger: Ledger, found: PolicyReading) -> Iterator[None]:
+    yield from ()
     SHOW[found.asked.part](ledger, found)
 
 

@@ -1,5 +1,7 @@
 """Speculation: K and acceptance over time, how deep drafts survive, where they pay, and what they waste."""
 
+from collections.abc import Iterator
+
 import streamlit as st
 
 from dashboard import break_even_cards, speculation_cards
@@ -8,9 +10,10 @@ from dashboard.ledger import Ledger
 from dashboard.speculation_load import Speculation, load_speculation
 
 
-def speculation(ledger: Ledger, found: Speculation) -> None:
+def speculation(ledger: Ledger, found: Speculation) -> Iterator[None]:
     show_report_notes(found.report)
     speculation_cards.show_plan_figures(found.plan, ledger.now, ledger)
+    yield
     speculation_cards.show_k(ledger, found)
     left, right = st.columns(2)
     with left:

@@ -1,5 +1,6 @@
 """What-if: another K, acceptance, load, utilisation or price, by what the controller believes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import streamlit as st
@@ -28,7 +29,7 @@ def load(ledger: Ledger) -> Found:
     return Found(evidence, *price_per_hour(ledger, evidence.devices))
 
 
-def draw(ledger: Ledger, found: Found) -> None:
+def draw(ledger: Ledger, found: Found) -> Iterator[None]:
     evidence = found.evidence
     if evidence is None:
         st.info(
@@ -56,6 +57,8 @@ def draw(ledger: Ledger, found: Found) -> None:
     if found.unpriced is not None:
         st.text(f"Unpriced: {found.unpriced}.")
     what_if_cards.show_figures(result)
+    yield
+    what_if_cards.show_table(result)
     what_if_cards.show_by_rung(evidence, found.price, asked, cohort)
     what_if_cards.show_data(ledger, evidence, asked, cohort)
 

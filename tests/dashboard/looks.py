@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,14 +27,21 @@ def pointed_at(ledger: Any) -> Iterator[None]:
     forget()
 
 
+def app_of(script: Path = APP) -> AppTest:
+    """Of a browser that has seen a page's figures: it gets whole pages."""
+    app = AppTest.from_file(str(script), default_timeout=20)
+    app.session_state["_figures"] = "shown"
+    return app
+
+
 def alone(page: str, **query: str) -> AppTest:
     """The page by itself, without the filters above it."""
-    return _run(AppTest.from_file(str(APP.with_name("pages") / f"{page}.py"), default_timeout=20), query)
+    return _run(app_of(APP.with_name("pages") / f"{page}.py"), query)
 
 
 def opened(**query: str) -> AppTest:
     """The whole app as it opens: with its filters, on its first page."""
-    return _run(AppTest.from_file(str(APP), default_timeout=20), query)
+    return _run(app_of(), query)
 
 
 def in_app(page: str, **query: str) -> AppTest:

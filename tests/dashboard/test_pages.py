@@ -19,14 +19,14 @@ from controlplane.store.price_book import save_prices
 from controlplane.store.queries import TimeRange, cost_report
 from dashboard import format as fmt
 from dashboard.serve import APP
-from tests.dashboard.looks import figures, pointed_at
+from tests.dashboard.looks import app_of, figures, pointed_at
 
 EVIL = "<img src=x onerror=alert(1)>"
 PAGES = ("pages/overview.py", "pages/speculation.py")
 
 
 def open_page(page: str = PAGES[0], **query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    app = app_of()
     for name, value in query.items():
         app.query_params[name] = value
     if page != PAGES[0]:  # alone: the filters above it are at their defaults
@@ -179,7 +179,7 @@ def test_the_speculation_page_counts_what_was_drafted_and_accepted(pages):
 
 @pytest.mark.usefixtures("filled")
 def test_times_are_told_in_the_readers_zone():
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    app = app_of()
     app.context = {"timezone": "Asia/Kolkata"}
     app.run()
     assert "Asia/Kolkata" in captions(app)
@@ -299,3 +299,18 @@ def test_an_active_alert_is_a_line_on_the_overview_until_it_is_cleared(filled):
     journal.close()
     app = open_page()
     assert not [text for text in app.text if "kadence alerts" in text.value]
+
+
+def test_a_browser_that_has_just_come_gets_the_figures_alone_and_then_the_whole_page(pages) -> None:
+    with pointed_at(pages.ledger):
+        app = AppTest.from_file(str(APP), default_timeout=20).run()
+        alone = figures(app)
+        assert [len(app.get(kind)) for kind in ("metric", "skeleton", "dataframe", "vega_lite_chart")] == [
+            9,
+            1,
+            0,
+            0,
+        ]
+        app.run()
+    assert figures(app) == alone
+    assert [len(app.get(kind)) for kind in ("skeleton", "dataframe", "vega_lite_chart")] == [0, 2, 3]

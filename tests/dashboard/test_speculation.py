@@ -37,12 +37,12 @@ from controlplane.telemetry import (
 )
 from dashboard.break_even_chart import even_frame, most_left
 from dashboard.break_even_rows import EvenRow, Past, even_rows, pasts, total_left, wants_retraining
-from dashboard.serve import APP
 from dashboard.speculation_evidence import Evidence, beside, gathered, rests_on
 from dashboard.speculation_heat import LOADS, chosen, plan_frame, used_frame
 from dashboard.speculation_survival import ASSUMED, MEASURED, survival_frame
 from dashboard.speculation_tables import even_table, left_amount
 from dashboard.what_if_figures import Asked, by_rung, rungs, what_if
+from tests.dashboard.looks import app_of
 
 WINDOWS, STEPS, KEPT = 20, 50, 25
 STEP_S, PLAIN_S = 0.012, 0.010
@@ -121,7 +121,7 @@ def evidence_of(*cohorts: CohortWindow, policy: str = POLICY, windows: int = WIN
 
 
 def open_page(page: str, **query: str) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=20)
+    app = app_of()
     for name, value in query.items():
         app.query_params[name] = value
     if {"cohort", "model", "range"} & set(query):
