@@ -148,7 +148,7 @@ def main(
     csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
 ) -> None:
     """What the endpoint adds, by number of streams."""
-    given: dict[str, Any] = {"max_sequences": 16, "profile_s": 0.0, "canary_share": 0.0}
+    given: dict[str, Any] = {"drafter": "ngram", "max_sequences": 16, "profile_s": 0.0, "canary_share": 0.0}
     settings = load_settings(**given)
     engine = InProcess(settings)
     rows = []

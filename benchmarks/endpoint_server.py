@@ -69,7 +69,12 @@ def running(k: int = 0, **settings: Any) -> Iterator[Server]:
         (home / "policies.yaml").write_text(POLICY.replace("START", str(k)))
         ports = [_free_port(), _free_port()]
         values = {"home": str(home / "home"), "policy": str(home / "policies.yaml"), "port": ports[0]}
-        values |= {"dashboard_port": ports[1], "prices": str(Path("prices.yaml").absolute()), **settings}
+        values |= {
+            "dashboard_port": ports[1],
+            "drafter": "ngram",
+            "prices": str(Path("prices.yaml").absolute()),
+            **settings,
+        }
         (home / "kadence.yaml").write_text(yaml.safe_dump(values))
         log = home / "log"
         with open(log, "wb") as out:

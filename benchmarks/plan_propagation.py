@@ -90,7 +90,7 @@ async def serving(home: Path, replicas: int) -> AsyncIterator[str]:
     (home / "policies.yaml").write_text(policy_text(4))
     config.write_text(
         f"home: {home}\npolicy: {home}/policies.yaml\npolicy_watch: false\nport: {port}\n"
-        f"dashboard_port: {free_port()}\n"
+        f"dashboard_port: {free_port()}\ndrafter: ngram\n"
         f"model: {model}\ndtype: float32\ndevice: cpu\nthreads: 1\nreplicas: {replicas}\nmax_context: {CONTEXT}\n"
         f"prices: {Path(__file__).parents[1] / 'prices.yaml'}\n"
     )

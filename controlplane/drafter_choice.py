@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 TRAINED = ("eagle", "medusa", "draft")
-"""Kinds of drafters from `kadence train`, given as kind:folder."""
+"""Kinds of drafters from `kadence train`: kind:folder, or the kind alone for the one that is shipped for the model."""
 MODELS = ("draft_model", *TRAINED)
 """Kinds that compute their drafts, and so may be asked only where the n-gram index is silent."""
 NGRAM_FIRST = "ngram+"
 
+AUTO = "auto"
+"""The drafter that is shipped for the model and was measured best, and ngram where there is none."""
+
 CHOICES = (
-    "must be ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>; "
-    f"the last four also behind {NGRAM_FIRST}, such as {NGRAM_FIRST}eagle:<folder>"
+    "must be auto, ngram, none, draft_model:<folder or hub id>, eagle, medusa or draft (the shipped one; yours is "
+    f"eagle:<folder>); the last four also behind {NGRAM_FIRST}, such as {NGRAM_FIRST}eagle"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterChoice:
-    """kind: ngram, none or one of MODELS. where: folder (absolute for TRAINED) or hub id, of MODELS.
+    """kind: auto, ngram, none or one of MODELS. where: folder (absolute for TRAINED; empty: the shipped one) or hub id.
 
     ngram_first: the n-gram index drafts, and this one only where that is silent.
     """
@@ -32,6 +35,11 @@ class DrafterChoice:
     @property
     def is_trained(self) -> bool:
         return self.kind in TRAINED
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the model's weights alone tell which folder it is."""
+        return self.kind == AUTO or (self.is_trained and not self.where)
 
     @property
     def alone(self) -> DrafterChoice:
@@ -48,9 +56,11 @@ def parse_drafter(text: str) -> DrafterChoice:
     """Raises ValueError, which says what is allowed."""
     ngram_first = text.startswith(NGRAM_FIRST)
     kind, colon, where = text.removeprefix(NGRAM_FIRST).partition(":")
-    if text in ("ngram", "none"):
+    if text in (AUTO, "ngram", "none"):
         return DrafterChoice(kind)
-    if kind not in MODELS or not colon or not where.strip():
+    if kind in TRAINED and not colon:
+        return DrafterChoice(kind, "", ngram_first)
+    if kind not in MODELS or not where.strip():
         raise ValueError(CHOICES)
     # Workers run in other folders than the command: a relative path would mean something else there.
     return DrafterChoice(kind, os.path.abspath(Path(where).expanduser()) if kind in TRAINED else where, ngram_first)

@@ -19,7 +19,7 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
-from controlplane.drafter_choice import DrafterChoice, parse_drafter
+from controlplane.drafter_choice import AUTO, DrafterChoice, parse_drafter
 from controlplane.finops.carbon import zone_problem
 
 ENV_PREFIX = "KADENCE_"
@@ -47,8 +47,8 @@ class Settings(BaseSettings):
     pue: Decimal = Field(Decimal(1), ge=1, le=10, description="energy of the whole site over that of the machines")
     model: str = Field("smollm2-135m-instruct", min_length=1, description="known name, local folder or hub id")
     drafter: str = Field(
-        "ngram",
-        description="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>; ngram+ before these",
+        AUTO,
+        description="auto, ngram, none, draft_model:<folder or id>, eagle, medusa, draft[:<folder>], or ngram+ these",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

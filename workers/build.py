@@ -31,6 +31,7 @@ from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
+from workers.proposers.shipped import ResolvedDrafter, resolve_drafter
 from workers.proposers.student_model import assembled
 from workers.shadow import ShadowDrafts
 from workers.target import Target
@@ -57,11 +58,20 @@ def gpu_uuid(device: torch.device) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
 
 
+def used_drafter(settings: Settings) -> ResolvedDrafter:
+    """What `drafter` comes to with this model. Raises ModelError or DrafterError."""
+    asked = settings.drafter_choice
+    if not asked.is_shipped:
+        return ResolvedDrafter(asked, asked)
+    folder = resolve_model(settings.model, settings.model_cache)
+    return resolve_drafter(asked, settings.model, folder, settings.model_cache)
+
+
 def check_models(settings: Settings) -> None:
     """What configurations and tokenizers alone can tell, in a second and without weights: raises as `build_engine`."""
     folder = resolve_model(settings.model, settings.model_cache)
     check_config(AutoConfig.from_pretrained(folder), settings.model)
-    choice = settings.drafter_choice
+    choice = used_drafter(settings).choice
     if choice.is_trained:
         drafter = Path(choice.where)
         check_target(drafter, read_card(drafter, choice.kind), identify(settings.model, folder, settings.model_cache))
@@ -112,7 +122,7 @@ def build_engine(
 def build_proposer(
     settings: Settings, target: ModelRunner, tokenizer: Any, device: torch.device, dtype: torch.dtype
 ) -> Proposer:
-    choice = settings.drafter_choice
+    choice = used_drafter(settings).choice
     if choice.kind == "none":
         return NoProposer()
     if choice.kind == "ngram":

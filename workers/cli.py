@@ -35,7 +35,8 @@ Model = Annotated[str | None, typer.Option(help="Known name, local folder or hub
 Drafter = Annotated[
     str | None,
     typer.Option(
-        help="ngram, none, draft_model:<folder or id>, eagle:, medusa: or draft:<folder>; ngram+ before these. [ngram]"
+        help="auto, ngram, none, draft_model:<folder or id>, eagle, medusa or draft[:<folder>]; "
+        "ngram+ before these four. [auto]"
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")]

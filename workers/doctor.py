@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from controlplane.drafter_choice import AUTO, DrafterChoice
 from controlplane.ports import bind_problem
 from controlplane.settings import Settings, physical_cores, reachable_host
 
@@ -58,6 +59,7 @@ def examine(settings: Settings) -> list[Check]:
         "triton": partial(check_triton, device),
         "kernels": check_kernels,
         "model": partial(check_model, settings),
+        "drafter": partial(check_drafter, settings),
         "database": partial(check_database, settings.database_url),
         "alerts": partial(check_alerts, settings.database_url),
         "policy": partial(check_policy, settings.policy),
@@ -167,6 +169,33 @@ def check_model(settings: Settings) -> Check:
     if sha256(folder / "model.safetensors") != manifest.weights_sha256:
         return Check("model", False, f"{folder}: the weights have changed", f"rm -r {folder} and fetch it again")
     return Check("model", True, f"{folder} (hash as converted from {manifest.source})")
+
+
+def check_drafter(settings: Settings) -> Check:
+    """Which drafter a worker would use and why; that it is of this model."""
+    from workers.build import check_models, used_drafter
+    from workers.models.registry import ModelError
+    from workers.models.resolve import resolve_model
+    from workers.proposers.shipped import how_to_train
+
+    try:
+        resolve_model(settings.model, settings.model_cache, fetch_missing=False)
+    except ModelError:  # check_model says what is wrong with it
+        return Check("drafter", True, f"{settings.drafter}; more can be told once the model is here")
+    try:
+        used = used_drafter(settings)
+        if used.choice.is_trained:
+            check_models(settings)
+    except ValueError as error:  # DrafterError or UnsupportedModel: a line each
+        return Check("drafter", False, *_detail_and_fix(str(error), "--drafter auto, or ngram"))
+    trained = "" if used.shipped or used.asked.kind != AUTO else how_to_train(DrafterChoice("eagle"), settings.model)
+    return Check("drafter", True, used.said, trained)
+
+
+def _detail_and_fix(message: str, default: str) -> tuple[str, str]:
+    """The part behind a semicolon says what to do."""
+    detail, _, fix = " ".join(message.split()).rpartition("; ")
+    return (detail, fix) if detail else (fix, default)
 
 
 def check_database(url: str) -> Check:

@@ -50,7 +50,7 @@ def up(settings: Settings) -> None:
 
 
 def _run(settings: Settings, with_dashboard: bool) -> None:
-    policy_text = _check(settings, with_dashboard)
+    policy_text, drafter = _check(settings, with_dashboard)
     from workers.key_report import MAKE_ONE, report_keys
 
     keys = report_keys(settings)
@@ -60,7 +60,8 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         endpoint = stack.enter_context(_endpoint(settings, policy_text))
         dashboard = stack.enter_context(_Dashboard(settings)) if with_dashboard else None
         took = time.monotonic() - started
-        console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model}, drafter {settings.drafter})")
+        console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model})")
+        console.print(f"[bold]drafter[/]    {drafter}", soft_wrap=True)
         if dashboard is not None:
             console.print(f"[bold]dashboard[/]  {settings.dashboard_url}")
         make_one = "" if keys.valid else f" (make one: {MAKE_ONE})"
@@ -76,8 +77,8 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         console.print("stopping ...")
 
 
-def _check(settings: Settings, with_dashboard: bool) -> str:
-    """Everything that can be wrong, before anything is started; returns the policy's text."""
+def _check(settings: Settings, with_dashboard: bool) -> tuple[str, str]:
+    """Everything that can be wrong, before anything is started; returns the policy's text and what drafts."""
     from dashboard.launch import check_can_start
 
     policy = load_policy(settings.policy)
@@ -89,7 +90,7 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
     if with_dashboard:
         check_can_start(settings)
     # Only now what takes seconds to import.
-    from workers.build import check_models, choose_device
+    from workers.build import check_models, choose_device, used_drafter
     from workers.models.command import progress_bars
     from workers.models.resolve import resolve_model
 
@@ -104,7 +105,7 @@ def _check(settings: Settings, with_dashboard: bool) -> str:
             if name:
                 resolve_model(name, settings.model_cache, on_progress=on_progress)
     check_models(settings)
-    return policy.text
+    return policy.text, used_drafter(settings).said
 
 
 def check_port(host: str, port: int) -> None:

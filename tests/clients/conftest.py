@@ -87,7 +87,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     port, log = e2e.free_port(), home / "serve.log"
     options = {
         "home": home, "policy": ROOT / "policies.yaml", "prices": ROOT / "prices.yaml", "policy_watch": "false",
-        "port": port, "model": MODEL, "max_sequences": 4, "queue_limit": 32, "max_context": 512,
+        "port": port, "model": MODEL, "drafter": "ngram", "max_sequences": 4, "queue_limit": 32, "max_context": 512,
     }  # fmt: skip
     (home / "kadence.yaml").write_text("".join(f"{name}: {value}\n" for name, value in options.items()))
     environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}

@@ -26,7 +26,7 @@ def error_of(config: Path | None = None, **flags: object) -> str:
 
 def test_without_anything_the_defaults_hold() -> None:
     settings = load_settings()
-    assert (settings.port, settings.drafter, settings.replicas) == (8000, "ngram", 1)
+    assert (settings.port, settings.drafter, settings.replicas) == (8000, "auto", 1)
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(
@@ -73,19 +73,30 @@ def test_all_problems_come_at_once_each_with_its_source(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "drafter",
-    ["medusa", "draft_model:", "ngram:3", "eagle", "eagle: ", "ngram+ngram", "ngram+none", "ngram+eagle", "ngram+"],
+    [
+        "draft_model",
+        "draft_model:",
+        "ngram:3",
+        "eagle: ",
+        "ngram+ngram",
+        "ngram+none",
+        "ngram+auto",
+        "auto:3",
+        "ngram+",
+    ],
 )
 def test_an_unknown_drafter_is_refused_with_the_choices(drafter: str) -> None:
-    assert "ngram, none, draft_model:<folder or hub id>, eagle:<folder>, medusa:<folder> or draft:<folder>" in error_of(
-        drafter=drafter
-    )
+    assert "auto, ngram, none, draft_model:<folder or hub id>, eagle, medusa or draft" in error_of(drafter=drafter)
 
 
 @pytest.mark.parametrize(
     "drafter",
     [
+        "auto",
         "ngram",
         "none",
+        "eagle",
+        "ngram+draft",
         "draft_model:/tmp/small",
         "ngram+draft_model:org/small",
         "eagle:/tmp/eagle",

@@ -131,8 +131,8 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
     )
     before = torch.get_num_threads()
     settings = load_settings(
-        model=str(folder), threads=1, max_sequences=2, max_context=128, dtype="float32", profile_s=100.0,
-        energy_powercap=str(tmp_path), energy_model_idle_w=10.0, energy_model_tdp_w=20.0,
+        model=str(folder), drafter="ngram", threads=1, max_sequences=2, max_context=128, dtype="float32",
+        profile_s=100.0, energy_powercap=str(tmp_path), energy_model_idle_w=10.0, energy_model_tdp_w=20.0,
     )  # fmt: skip
     try:
         engine, _ = build_engine(settings, policy, "w-1")

@@ -63,7 +63,7 @@ def test_every_command_that_is_imported_late_is_there(name: str, capsys: pytest.
         (["serve", "--port", "x"], 2, "kadence: error: Invalid value for '--port'"),
         (["serve", "--port", "8501"], 2, "kadence: error: port and dashboard_port are both 8501"),
         (["up", "--config", "/nowhere.yaml"], 2, "kadence: error: --config /nowhere.yaml: cannot be read"),
-        (["up", "--drafter", "eagle"], 2, "kadence: error: --drafter: must be ngram, none, draft_model:"),
+        (["up", "--drafter", "eagle:"], 2, "kadence: error: --drafter: must be auto, ngram, none, draft_model:"),
         (["model", "fetch"], 2, "kadence: error: Missing argument"),
         (["model", "fetch", "gpt"], 1, "kadence: error: unknown model 'gpt'; known: smollm2-135m-instruct"),
         (["load", "--frob"], 2, "kadence: error: No such option: --frob"),
