@@ -24,7 +24,7 @@ from workers.models.resolve import resolve_model
 from workers.models.weights_hash import weights_sha256
 from workers.plan_client import PlanClient, unplanned
 from workers.proposers.base import Proposer, drafter_label
-from workers.proposers.combined import NGramFirstProposer
+from workers.proposers.combined import MIN_MATCH, NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
 from workers.proposers.drafter_folder import check_target, identify, load_eagle, load_medusa, load_student, read_card
 from workers.proposers.eagle import EagleProposer, SharedWeights
@@ -131,7 +131,10 @@ def build_proposer(
         drafter = _trained(choice, settings, target)
     else:
         drafter = _draft_model(choice.where, settings, target, tokenizer, device, dtype)
-    return NGramFirstProposer(drafter) if choice.ngram_first else drafter
+    if not choice.ngram_first:
+        return drafter
+    measured = read_card(Path(choice.where)).min_match if choice.is_trained else None
+    return NGramFirstProposer(drafter, measured or MIN_MATCH)
 
 
 def _draft_model(

@@ -52,17 +52,27 @@ def identify(name: str, folder: Path, cache: Path) -> TargetIdentity:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCard:
-    """What drafter.json says. depth: positions it was taught. shape: of the kind's model. trees: parents of the best
-    tree by number of nodes, from `kadence train evaluate`. The rest is for people.
+    """What drafter.json says. depth: positions it was taught. shape: of the kind's model. licence: the target's, where
+    its folder says it. cost: of steps, where they were measured. trees: parents of the best
+    tree by number of nodes; ngram_first: `min_match` of an n-gram index before it, and what both are worth: these from
+    `kadence train evaluate`. The rest is for people.
     """
 
     kind: Kind
     target: TargetIdentity
     depth: int
     shape: Mapping[str, Any]
+    licence: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
     acceptance: Mapping[str, Any] = field(default_factory=dict)
     trees: Mapping[str, Any] = field(default_factory=dict)
+    ngram_first: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def min_match(self) -> int | None:
+        """Tokens that must match before an n-gram index speaks in its place; None where it was not evaluated."""
+        return self.ngram_first.get("min_match")
 
 
 def save_drafter(
@@ -97,6 +107,8 @@ def read_card(folder: Path, kind: str | None = None) -> DrafterCard:
         raise DrafterError(f"drafter {folder}: {path.name} lacks or does not know a field ({error})") from error
     if card.kind not in get_args(Kind):
         raise DrafterError(f"drafter {folder}: kind: {card.kind!r} is none of {', '.join(get_args(Kind))}")
+    if card.min_match is not None and (not isinstance(card.min_match, int) or card.min_match < 1):
+        raise DrafterError(f"drafter {folder}: ngram_first.min_match: is {card.min_match!r}, must be an integer over 0")
     if kind is not None and card.kind != kind:
         raise DrafterError(f"drafter {folder}: kind: is {card.kind}, not {kind}")
     return card

@@ -36,6 +36,11 @@ class NGramIndex:
         period = len(token_ids) - start
         return [token_ids[start + i % period] for i in range(k)]
 
+    @property
+    def match_length(self) -> int:
+        """Of the longest suffix, of the text as last asked about, that was seen before."""
+        return self._automaton.match.length
+
 
 class _Followed:
     """What is known of one sequence."""

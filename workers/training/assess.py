@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from workers.models.licence import model_licence
 from workers.proposers.drafter_folder import (
     DrafterCard,
     TargetIdentity,
@@ -27,6 +28,8 @@ from workers.training.evaluate import Acceptance, acceptance_of, judged
 from workers.training.features import FeatureFile, feature_layers, find_features, store_features
 from workers.training.generate import generate, questions
 from workers.training.medusa import MedusaObjective
+from workers.training.model_card import write_model_card
+from workers.training.ngram_first import NGramFirst, ngram_first
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
 from workers.training.report import Report
@@ -55,12 +58,15 @@ class AssessmentOrder:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """card: as stored now, with its trees. ranks: [depth, RANKS], conditional acceptance over all answers."""
+    """card: as stored now. ranks: [depth, RANKS], conditional acceptance over all answers. together: with the n-gram
+    index before the drafter.
+    """
 
     card: DrafterCard
     acceptance: dict[str, dict[str, Acceptance]]
     ranks: NDArray[np.float64]
     trees: dict[int, TreeWorth]
+    together: NGramFirst
     answers: int
 
 
@@ -84,16 +90,19 @@ def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
     report.stage("evaluation", len(answers))
     found = list(judged(objective, features.told(range(len(features)), report), by_rank=True))
     acceptance = acceptance_of(found, objective.depth)
-    trees = tree_worths(found)
+    trees, together = tree_worths(found), ngram_first(found)
     card = replace(
         card,
+        licence=card.licence or model_licence(order.target),
         acceptance={
             domain: {mode: sums.report() for mode, sums in modes.items()} for domain, modes in acceptance.items()
         },
         trees={str(nodes): list(worth.parents) for nodes, worth in trees.items()},
+        ngram_first=together.report(),
     )
     write_card(order.drafter, card)
-    return Assessment(card, acceptance, rank_acceptance(found), trees, len(found))
+    write_model_card(order.drafter)
+    return Assessment(card, acceptance, rank_acceptance(found), trees, together, len(found))
 
 
 def _layers_read(card: DrafterCard, model: Any) -> tuple[int, ...]:

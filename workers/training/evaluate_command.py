@@ -11,8 +11,8 @@ from rich.console import Console
 
 from workers.training.plots import MISSING, can_plot, plot_evaluation
 from workers.training.progress import Bars
-from workers.training.step_cost import StepCost, drafting_share, speed_ups
-from workers.training.tables import acceptance_table, cost_table, tree_table
+from workers.training.step_cost import StepCost, drafting_share, speed_ups, speed_ups_together
+from workers.training.tables import acceptance_table, cost_table, ngram_first_table, tree_table
 
 KS = (1, 2, 4, 8)
 COST_S = 30.0
@@ -34,9 +34,10 @@ def evaluate_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Acceptance of a drafter by domain, position and rank, its best trees, and the speed-up to expect here.
+    """Acceptance of a drafter by domain, position and rank, alone and behind the n-gram index, its best trees, and the
+    speed-up to expect here.
 
-    Trees are stored in the drafter's folder, and evaluation.png beside them.
+    Trees and the index's best shortest match are stored in the drafter's folder, and evaluation.png beside them.
     """
     from controlplane.settings import load_settings, physical_cores
     from workers.models.resolve import resolve_model
@@ -60,6 +61,7 @@ def evaluate_command(
     if not as_json:
         console = Console()
         console.print(acceptance_table(found.card, found.acceptance))
+        console.print(ngram_first_table(found.together, found.acceptance))
         console.print(tree_table(found.trees, found.acceptance))
         if costs:
             console.print(cost_table(costs, found.acceptance))
@@ -71,6 +73,7 @@ def evaluate_command(
         "kind": found.card.kind,
         "answers": found.answers,
         "domains": dict(found.card.acceptance),
+        "ngram_first": found.together.report(),
         "rank_acceptance": found.ranks.round(4).tolist(),
         "trees": {str(nodes): worth.report() for nodes, worth in found.trees.items()},
         "steps": [
@@ -80,6 +83,10 @@ def evaluate_command(
         "speed_up": {
             domain: {mode: speed_ups(sums, costs) for mode, sums in modes.items()}
             for domain, modes in found.acceptance.items()
+        },
+        "speed_up_ngram_first": {
+            domain: {mode: speed_ups_together(sums, costs) for mode, sums in modes.items()}
+            for domain, modes in found.together.first.items()
         },
     }
     typer.echo(json.dumps(said))

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from workers.proposers.drafter_folder import DrafterCard
 from workers.training.evaluate import Acceptance
+from workers.training.ngram_first import CHOSEN_AT, MATCH_ALONE, NGramFirst
 from workers.training.step_cost import StepCost, drafting_share, speed_ups
 from workers.training.trees import TreeWorth
 
@@ -52,6 +53,29 @@ def tree_table(trees: Mapping[int, TreeWorth], chains: Mapping[str, Mapping[str,
     return made
 
 
+def ngram_first_table(together: NGramFirst, drafter: Mapping[str, Mapping[str, Acceptance]]) -> Table:
+    """Tokens a step of the n-gram index alone, of the drafter alone, and of the index first and then the drafter."""
+    tried = "; ".join(
+        f"{match}: {', '.join(f'{value:.2f}' for value in modes.values())}"
+        for match, modes in together.by_match.items()
+    )
+    modes = ", ".join(next(iter(together.by_match.values()), {}))
+    made = Table(
+        title="the n-gram index first, then the drafter: tokens a step at K",
+        caption=f"shortest match {together.min_match} (the index alone: {MATCH_ALONE}), chosen by one half of the "
+        f"prompts and walked on the other; at K {CHOSEN_AT} by shortest match ({modes}): {tried}",
+    )
+    for name in ("domain", "mode", "n-gram alone", "drafter alone", "n-gram, then drafter", "steps of the n-gram"):
+        made.add_column(name)
+    for domain, by_mode in together.first.items():
+        for mode, sums in sorted(by_mode.items()):
+            alone = drafter[domain][mode]
+            lengths = {k: alone.emitted[k] / steps for k, steps in alone.steps.items() if steps}
+            cells = (_by_k(each) for each in (together.alone[domain][mode].lengths, lengths, sums.lengths))
+            made.add_row(domain, mode, *cells, " ".join(f"{k}: {share:.0%}" for k, share in sums.share.items()))
+    return made
+
+
 def cost_table(costs: Sequence[StepCost], acceptance: Mapping[str, Mapping[str, Acceptance]]) -> Table:
     """Seconds of a step by K, and the speed-up that they promise each domain."""
     made = Table(title="steps of one sequence on this machine, and the speed-up they promise")
@@ -72,6 +96,10 @@ def tree_depth(parents: Sequence[int]) -> int:
     for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)
     return max(depths, default=0)
+
+
+def _by_k(values: Mapping[int, float]) -> str:
+    return " ".join(f"{k}: {value:.2f}" for k, value in values.items())
 
 
 def _number(value: float | None) -> str:

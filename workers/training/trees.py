@@ -42,7 +42,7 @@ class TreeWorth:
 def tree_worths(answers: Sequence[JudgedAnswer], nodes: Sequence[int] = NODES) -> dict[int, TreeWorth]:
     """By number of nodes. Raises ValueError where the answers were not judged by rank."""
     whole = _marginal(answers)
-    halves = [[a for a in answers if _half(a) == half] for half in (0, 1)]
+    halves = [[a for a in answers if half_of(a) == half] for half in (0, 1)]
     # Of a single prompt there is no other half.
     tables = [_marginal(half) if half else whole for half in halves[::-1]]
     found = {}
@@ -119,7 +119,7 @@ def _parts(answers: Sequence[JudgedAnswer]) -> list[tuple[str, str, list[JudgedA
     return [(domain, mode, part) for (domain, mode), part in sorted(parts.items())]
 
 
-def _half(judged: JudgedAnswer) -> int:
+def half_of(judged: JudgedAnswer) -> int:
     """By the prompt, so that a prompt's greedy and sampled answers are in the same one."""
     said = repr(judged.answer.question.prompt_token_ids).encode()
     return hashlib.sha256(said).digest()[0] % 2

@@ -34,13 +34,18 @@ def walk(kept: NDArray[np.float64], k: int, tokens: int, rng: np.random.Generato
     """
     emitted = steps = at = 0
     while at < tokens - 1:
-        accepted = 0
-        room = min(k, len(kept), tokens - 1 - at)
-        while accepted < room and rng.random() < kept[accepted, at]:
-            accepted += 1
+        accepted = chain_kept(kept, at, min(k, tokens - 1 - at), rng)
         progress = min(accepted + 1, tokens - 1 - at)
         emitted, steps, at = emitted + progress, steps + 1, at + progress
     return emitted, steps
+
+
+def chain_kept(kept: NDArray[np.float64], at: int, room: int, rng: np.random.Generator) -> int:
+    """How many of a chain of `room` drafts behind anchor `at` are kept; kept: as in `walk`."""
+    accepted, room = 0, min(room, len(kept))
+    while accepted < room and rng.random() < kept[accepted, at]:
+        accepted += 1
+    return accepted
 
 
 def in_loop(token_ids: Sequence[int], n: int = NGRAM) -> NDArray[np.bool_]:

@@ -18,11 +18,12 @@ from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.training.assess import Assessment, AssessmentOrder, assess_drafter
 from workers.training.evaluate import Acceptance
 from workers.training.features import feature_layers
+from workers.training.ngram_first import Walked
 from workers.training.plots import plot_evaluation, plot_training
 from workers.training.report import Report
 from workers.training.run import Order, train_drafter
-from workers.training.step_cost import StepCost, drafting_share, measure_steps, speed_ups, step_cost
-from workers.training.tables import acceptance_table, cost_table, tree_depth, tree_table
+from workers.training.step_cost import StepCost, drafting_share, measure_steps, speed_ups, speed_ups_together, step_cost
+from workers.training.tables import acceptance_table, cost_table, ngram_first_table, tree_depth, tree_table
 
 PNG = b"\x89PNG"
 
@@ -51,6 +52,14 @@ def test_its_trees_are_stored_in_its_folder(trained: Order, assessment: Assessme
     assert {int(nodes): tuple(parents) for nodes, parents in stored.items()} == {
         nodes: worth.parents for nodes, worth in assessment.trees.items()
     }
+
+
+def test_what_it_is_worth_behind_the_ngram_index_is_stored_in_its_folder(
+    trained: Order, assessment: Assessment
+) -> None:
+    stored = read_card(trained.out).ngram_first
+    assert stored == json.loads(json.dumps(assessment.together.report()))
+    assert stored["domains"].keys() == assessment.acceptance.keys()
 
 
 def test_without_a_held_out_prompt_there_is_nothing_to_judge_by(trained: Order) -> None:
@@ -108,6 +117,7 @@ def test_the_curves_have_every_position(trained: Order) -> None:
 
 def test_tables_have_a_row_for_each_domain_mode_and_tree(assessment: Assessment) -> None:
     assert acceptance_table(assessment.card, assessment.acceptance).row_count == 4
+    assert ngram_first_table(assessment.together, assessment.acceptance).row_count == 4
     assert tree_table(assessment.trees, assessment.acceptance).row_count == len(assessment.trees)
     assert cost_table([StepCost(0, 0.02, 0.0), StepCost(2, 0.022, 0.002)], assessment.acceptance).row_count == 2
 
@@ -123,6 +133,12 @@ def test_a_speed_up_is_tokens_a_step_over_what_the_step_takes_longer() -> None:
     sums = Acceptance([], [])
     sums.emitted[4], sums.steps[4] = 250, 100
     assert speed_ups(sums, COSTS) == {4: pytest.approx(2.5 * 20 / 25)}
+
+
+def test_a_step_of_the_ngram_index_takes_no_time_for_drafting() -> None:
+    sums = Walked()
+    sums.add(4, 250, 100, 40)
+    assert speed_ups_together(sums, COSTS) == {4: pytest.approx(250 * 20 / (60 * 25 + 40 * 21))}
 
 
 def test_without_a_plain_step_there_is_nothing_to_hold_it_against() -> None:
