@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,14 @@ from workers.build import build_engine, build_proposer, check_models
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
-from workers.proposers.drafter_folder import DrafterCard, DrafterError, TargetIdentity, save_drafter
+from workers.proposers.drafter_folder import (
+    DrafterCard,
+    DrafterError,
+    TargetIdentity,
+    read_card,
+    save_drafter,
+    write_card,
+)
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
@@ -112,6 +119,33 @@ def test_medusa_heads_and_a_student_of_this_target_are_taken(tmp_path: Path, tar
         check_models(settings)
         label = drafter_label(build_proposer(settings, target, TOKENIZER, CPU, DTYPE))
         assert re.fullmatch(rf"{kind}@[0-9a-f]{{12}}", label)
+
+
+@pytest.mark.parametrize(("measured", "least"), [({}, 3), ({"min_match": 6}, 6)])
+def test_behind_the_ngram_index_both_are_named_and_the_measured_match_is_used(
+    tmp_path: Path, target: ModelRunner, measured: dict[str, Any], least: int
+) -> None:
+    cache = tmp_path / "cache"
+    folder = eagle_folder(tmp_path / "eagle", weights_sha256(tmp_path / "target", cache))
+    write_card(folder, replace(read_card(folder), ngram_first=measured))
+    settings = load_settings(model=str(tmp_path / "target"), drafter=f"ngram+eagle:{folder}", model_cache=cache)
+    check_models(settings)
+    made = build_proposer(settings, target, TOKENIZER, CPU, DTYPE)
+    assert re.fullmatch(rf"ngram\+eagle@2\.{least}\+[0-9a-f]{{12}}", drafter_label(made))
+    assert made.feature_layers == (1,)
+
+
+def test_a_draft_model_may_stand_behind_the_ngram_index(tmp_path: Path, target: ModelRunner) -> None:
+    drafter = tiny_model(tmp_path / "draft", 128)
+    settings = load_settings(drafter=f"ngram+draft_model:{drafter}", max_context=128, model_cache=tmp_path / "cache")
+    assert build_proposer(settings, target, TOKENIZER, CPU, DTYPE).name == "ngram+draft_model"
+
+
+def test_a_shortest_match_that_is_none_is_refused(tmp_path: Path) -> None:
+    folder = eagle_folder(tmp_path / "eagle", "ab" * 32)
+    write_card(folder, replace(read_card(folder), ngram_first={"min_match": 0}))
+    with pytest.raises(DrafterError, match=r"ngram_first\.min_match: is 0"):
+        read_card(folder)
 
 
 def test_an_eagle_drafter_of_another_target_is_refused(tmp_path: Path, target: ModelRunner) -> None:
