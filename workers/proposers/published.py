@@ -188,7 +188,7 @@ def _draft_vocabulary(folder: Path, tensors: Mapping[str, torch.Tensor], rows: i
 
 
 def _card(kind: Kind, target: TargetIdentity, depth: int, shape: Mapping[str, Any], folder: Path) -> DrafterCard:
-    return DrafterCard(kind, target, depth, shape, {"imported_from": folder.name})
+    return DrafterCard(kind, target, depth, shape, recipe={"imported_from": folder.name})
 
 
 def _check(folder: Path, name: str, tensor: torch.Tensor | None, shape: tuple[int, ...]) -> None:

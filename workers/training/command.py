@@ -109,6 +109,7 @@ def _run(
         processes=physical_cores(),
         seeds=(seed + 1,),
         answers=answers,
+        has_own=prompts is not None,
     )
     with Bars() as bars:
         outcome = train_drafter(order, bars)

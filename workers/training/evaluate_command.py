@@ -43,7 +43,7 @@ def evaluate_command(
     from workers.models.resolve import resolve_model
     from workers.training.assess import AssessmentOrder, assess_drafter
     from workers.training.prompts import limited, read_prompts, shipped_prompts
-    from workers.training.step_cost import measure_steps
+    from workers.training.step_cost import keep_cost, measure_steps
 
     asked = limited(shipped_prompts() if prompts is None else read_prompts(prompts), limit)
     cache, cores = load_settings(model_cache=model_cache).model_cache, physical_cores()
@@ -54,6 +54,7 @@ def evaluate_command(
         if cost:
             bars.stage("steps", 0)
             costs = measure_steps(model, f"{found.card.kind}:{drafter}", cache, KS, cores, COST_S)
+            keep_cost(drafter, costs, cores)
     if can_plot():
         plot_evaluation(drafter / "evaluation.png", found.acceptance)
     else:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from workers.models.licence import model_licence
 from workers.proposers.drafter_folder import DrafterCard, Kind, identify, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
@@ -21,9 +23,10 @@ from workers.training.answers import Answer
 from workers.training.eagle import EagleObjective
 from workers.training.evaluate import Acceptance, evaluate, sample, summary
 from workers.training.features import Example, FeatureFile, feature_layers, store_features
-from workers.training.generate import generate, questions
+from workers.training.generate import TEMPERATURE, generate, questions
 from workers.training.loop import Progress, Recipe, train
 from workers.training.medusa import MedusaObjective
+from workers.training.model_card import write_model_card
 from workers.training.objective import Objective, Teacher
 from workers.training.prompts import Prompt
 from workers.training.report import Report
@@ -48,7 +51,8 @@ class Order:
     """What is to be trained. folder: of the target. cache: of models and answers. seeds: of sampled answers.
 
     budget_s: for everything, answers included. recipe: its budget is set from what is left of that one. answers: how
-    many to take, the first of an order in which any part represents all; 0: as many as the budget allows.
+    many to take, the first of an order in which any part represents all; 0: as many as the budget allows. has_own: the
+    prompts are the user's, not the shipped ones.
     """
 
     kind: Kind
@@ -63,6 +67,7 @@ class Order:
     max_tokens: int = 256
     seeds: tuple[int, ...] = (1,)
     answers: int = 0
+    has_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     vocabulary = draft_vocabulary(taught, DRAFT_VOCABULARY, model.config.vocab_size)
     torch.manual_seed(order.recipe.seed)
     objective, shape = _objective(order.kind, model, Teacher.of(model, vocabulary), layers)
+    target_parameters = sum(p.numel() for p in model.parameters())
     del model
     recipe = _train(order, report, objective, features, f"{target} {_digest(answers)} {shape}", began)
     report.stage("evaluation", len(judged))
@@ -109,6 +115,7 @@ def train_drafter(order: Order, report: Report) -> Outcome:
         target,
         objective.depth,
         shape,
+        model_licence(order.folder),
         {
             **asdict(recipe),
             "prompts": len({a.question.prompt_token_ids for a in taught}),
@@ -116,10 +123,19 @@ def train_drafter(order: Order, report: Report) -> Outcome:
             "answers": len(answers),
             "max_tokens": order.max_tokens,
             "seeds": list(order.seeds),
+            "temperature": TEMPERATURE,
+            "prompts_from": "the user" if order.has_own else "the project",
+            "domains": {"taught": _by_domain(taught), "held_out": _by_domain(judged)},
+            "draft_vocabulary": len(vocabulary),
+            "parameters": sum(p.numel() for p in objective.model.parameters()),
+            "target_parameters": target_parameters,
         },
-        {domain: {mode: sums.report() for mode, sums in modes.items()} for domain, modes in acceptance.items()},
+        acceptance={
+            domain: {mode: sums.report() for mode, sums in modes.items()} for domain, modes in acceptance.items()
+        },
     )
     save_drafter(order.out, card, objective.model.state_dict(), vocabulary)
+    write_model_card(order.out)
     return Outcome(card, acceptance, sum(len(a.token_ids) for a in taught))
 
 
@@ -226,6 +242,21 @@ class _Curves:
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerows([header, *rows] if is_new else rows)
+
+
+def _by_domain(answers: Sequence[Answer]) -> dict[str, dict[str, int]]:
+    """Prompts, answers and answer tokens of each domain."""
+    parts: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        parts[answer.question.domain].append(answer)
+    return {
+        domain: {
+            "prompts": len({a.question.prompt_token_ids for a in part}),
+            "answers": len(part),
+            "tokens": sum(len(a.token_ids) for a in part),
+        }
+        for domain, part in sorted(parts.items())
+    }
 
 
 def _digest(answers: Sequence[Answer]) -> str:

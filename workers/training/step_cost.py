@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from controlplane.telemetry import ProfileCell
 from workers.build import build_engine
 from workers.latency_profile import LatencyProfile, StepSize
+from workers.proposers.drafter_folder import read_card, write_card
 from workers.training.evaluate import Acceptance
 from workers.training.generate import PLAIN
+from workers.training.model_card import write_model_card
 from workers.training.ngram_first import Walked
 
 CONTEXT = 256
@@ -45,6 +49,18 @@ def measure_steps(
         if engine.energy is not None:
             engine.energy.stop()
     return [step_cost(cell) for cell in profile.cells]
+
+
+def keep_cost(folder: Path, costs: Sequence[StepCost], threads: int) -> None:
+    """In the drafter's folder: drafter.json, and the model card that follows from it."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    steps = [
+        {"k": each.k, "seconds": round(each.seconds, 5), "draft_seconds": round(each.draft_seconds, 6)}
+        for each in costs
+    ]
+    cost = {"threads": threads, "sku": load_settings(threads=threads).price_key(gpu), "steps": steps}
+    write_card(folder, replace(read_card(folder), cost=cost))
+    write_model_card(folder)
 
 
 def step_cost(cell: ProfileCell) -> StepCost:

@@ -9,11 +9,9 @@ from rich.table import Table
 from workers.proposers.drafter_folder import DrafterCard
 from workers.training.evaluate import Acceptance
 from workers.training.ngram_first import CHOSEN_AT, MATCH_ALONE, NGramFirst
+from workers.training.published_ranges import range_text
 from workers.training.step_cost import StepCost, drafting_share, speed_ups
 from workers.training.trees import TreeWorth
-
-PUBLISHED = {"code": "75-85 %", "json": "80-92 %", "contract": "65-75 %", "fiction": "40-55 %"}
-"""Acceptance that is published for such text, of large models with drafters trained for long."""
 
 
 def acceptance_table(card: DrafterCard, acceptance: Mapping[str, Mapping[str, Acceptance]]) -> Table:
@@ -35,7 +33,7 @@ def acceptance_table(card: DrafterCard, acceptance: Mapping[str, Mapping[str, Ac
             lengths = " ".join(f"{k}: {sums.emitted[k] / steps:.2f}" for k, steps in sums.steps.items() if steps)
             fresh = "" if sums.without_loops is None else f"{sums.without_loops:.0%}"
             loops = f"{sums.loops / max(sums.answers, 1):.0%}"
-            made.add_row(domain, mode, positions, lengths, loops, fresh, PUBLISHED.get(domain, ""))
+            made.add_row(domain, mode, positions, lengths, loops, fresh, range_text(domain))
     return made
 
 
