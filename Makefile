@@ -8,7 +8,7 @@ SHELL := /bin/bash
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-pages test-kernels test-clients test-clients-slow check format clean
+.PHONY: help setup up test test-pages test-kernels test-clients test-clients-slow drafters check format clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 20
@@ -53,6 +53,9 @@ test-clients: setup $(CLIENTS)/clients/.installed $(CLIENTS)/litellm/.installed 
 
 test-clients-slow: setup $(CLIENTS)/clients/.installed $(CLIENTS)/aiperf/.installed $(CLIENTS)/guidellm/.installed ## AIPerf, GuideLLM, and Schemathesis for ten minutes
 	KADENCE_SCHEMATHESIS_S=600 $(BIN)/python -m pytest -m "clients and (slow or schemathesis)" tests/clients $(ARGS)
+
+drafters: setup ## Train the shipped drafters anew, into OUT (drafters): hours
+	scripts/train_shipped_drafters.sh $(or $(OUT),drafters)
 
 test-kernels: setup ## Compile every kernel for every chip, and compare with benchmarks/kernels_resources.csv
 	$(BIN)/python -m benchmarks.kernels_resources

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Train and judge the drafters that come with the project: scripts/train_shipped_drafters.sh [FOLDER]
+# An interrupted run goes on where it was when the same command is given again. Weights are equal to the bit only on one
+# machine type with one number of threads and one set of versions.
+set -euo pipefail
+
+MODEL=smollm2-135m-instruct
+SEED=0
+ANSWERS=3240
+EAGLE_STEPS=560
+MEDUSA_STEPS=500
+DRAFT_STEPS=250
+# Only a limit: the steps above say how long it goes on.
+BUDGET=12h
+
+out=${1:-drafters}
+kadence=$(dirname "$0")/../.venv/bin/kadence
+export OMP_WAIT_POLICY=PASSIVE
+
+train() {  # KIND STEPS
+  "$kadence" train "$1" --model "$MODEL" --out "$out/$1" --answers "$ANSWERS" --steps "$2" --seed "$SEED" --budget "$BUDGET"
+}
+
+train eagle "$EAGLE_STEPS"
+train medusa "$MEDUSA_STEPS"
+train draft "$DRAFT_STEPS"
+# Steps of the engine are timed here: leave the machine idle meanwhile.
+for kind in eagle medusa draft; do
+  "$kadence" train evaluate "$out/$kind" --model "$MODEL" --seed "$SEED"
+done
+
+shipped=workers/drafters/$MODEL
+echo "to ship them, copy drafter.json, model.safetensors and README.md of each into $shipped/KIND/,"
+echo "and write the best one, as --drafter takes it without a folder, into $shipped/best.txt"
