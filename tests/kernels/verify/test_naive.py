@@ -25,8 +25,8 @@ FAIR, DAMNING = 1e-3, 1e-9
 def decode(n: int, k: int, *, drafted: str, coupled: bool = False, **options: Any) -> torch.Tensor:
     """Emit LENGTH tokens for each of `n` seeds by draft-verify steps of `k`; [n, LENGTH].
 
-    drafted: "sampled" from DRAFT, or "ngram", the most likely token of DRAFT without draft logits. options: rule,
-    backend.
+    drafted: "sampled" from DRAFT, or "ngram", the most likely token of DRAFT without draft logits; "one-hot", the same
+    with logits that say so. options: rule, backend.
     """
     text = torch.full((n, LENGTH + k + 2), PROMPT)
     length = torch.ones(n, dtype=torch.int64)
@@ -41,10 +41,14 @@ def decode(n: int, k: int, *, drafted: str, coupled: bool = False, **options: An
             draft_ids.append(logits.argmax(-1))
             contexts.append(draft_ids[-1])
         before = torch.stack(contexts, 1)
+        draft_logits = DRAFT[before[:, :k]].reshape(-1, VOCAB)
+        if drafted == "one-hot":
+            is_drafted = torch.nn.functional.one_hot(draft_logits.argmax(-1), VOCAB) > 0
+            draft_logits = torch.zeros_like(draft_logits).masked_fill(~is_drafted, -torch.inf)
         verdict = verify_chain(
             TARGET[before].reshape(-1, VOCAB),
             torch.stack(draft_ids, 1).reshape(-1) if k else torch.zeros(0, dtype=torch.int64),
-            DRAFT[before[:, :k]].reshape(-1, VOCAB) if drafted == "sampled" else None,
+            None if drafted == "ngram" else draft_logits,
             torch.arange(len(unfinished) + 1, dtype=torch.int32) * k,
             torch.ones(len(unfinished)),
             unfinished,
@@ -93,7 +97,7 @@ def one(target: torch.Tensor, draft_ids: list[int], draft: torch.Tensor | None =
     )
 
 
-@pytest.mark.parametrize("drafted", ["sampled", "ngram"])
+@pytest.mark.parametrize("drafted", ["sampled", "ngram", "one-hot"])
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
 def test_rejection_sampling_emits_the_targets_law(k: int, drafted: str) -> None:
     texts = decode(1000, k, drafted=drafted)
