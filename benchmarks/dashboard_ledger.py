@@ -24,6 +24,10 @@ WINDOW_S = 10
 AT_ONCE = 8
 """Cohorts that a window has."""
 
+PROFILE = [[n, k, 0, 0.01 + 0.0006 * n + 0.001 * k, 0.0] for n in (1, 2, 4, 8, 16, 32) for k in (0, 1, 2, 4, 6)]
+PROFILE_EVERY = 6
+"""Windows: a worker tells its step times every minute."""
+
 DECISION_S = 60
 PRICES = """version: 1
 prices:
@@ -102,7 +106,8 @@ def _window(
         "ended_at": at + window_s, "seconds_ns": window_s * NS, "busy_ns": 8 * NS, "idle_ns": idle_ns,
         "energy_uj": sum(each // 10_000 for each in ns) + 20_000, "idle_uj": 20_000, "energy_source": "counter",
         "plan_version": 1, "plan_expired": False, "plan_age_s": 0.5, "running": 4, "waiting": 0, "kv_used": 10,
-        "kv_total": 100, "latency": [], "tick_at": at + window_s, "busy_s": 8.0,
+        "kv_total": 100, "latency": [[4, 20, 300, 4.8, 0, 0.3]],
+        "profile": PROFILE if sequence % PROFILE_EVERY == 0 else [], "tick_at": at + window_s, "busy_s": 8.0,
     }  # fmt: skip
     found, parts = [], [Part("", None, IDLE, Amounts(idle_ns, uj=20_000, wasted_uj=0))]
     for number, busy in zip(here, ns, strict=True):

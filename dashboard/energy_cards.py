@@ -14,7 +14,7 @@ from dashboard.ledger import Ledger
 CARD_WIDTH = 170
 
 
-def show_key_figures(ledger: Ledger, found: EnergyReading) -> None:
+def show_key_figures(found: EnergyReading) -> None:
     show_report_notes(found.report)
     with st.grid(6, min_column_width=CARD_WIDTH):
         for figure in figures.key_figures(found.row, found.carbon):
@@ -28,6 +28,9 @@ def show_key_figures(ledger: Ledger, found: EnergyReading) -> None:
                 border=True,
                 height="stretch",
             )
+
+
+def show_command(ledger: Ledger) -> None:
     st.caption("The same figures in a terminal (energy_j, j_per_token, wasted_j, carbon_g):")
     st.code(f"{ledger.command('cohort')} --json", language="bash")
 

@@ -36,6 +36,8 @@ _DRAWN_FOR = "_drawn_for"
 _FIGURES = "_figures"
 """Whether this session's first figures are on their way ("alone"), or were shown ("shown")."""
 
+_END = object()
+
 T = TypeVar("T")
 
 
@@ -111,13 +113,16 @@ def _frame(
     found = _loaded(title, ledger, load, asked)
     if isinstance(found, Trouble):
         return show_trouble(found)
+    drawing = draw(ledger, found)
     is_first = _FIGURES not in st.session_state
     if is_first:
         st.session_state[_FIGURES] = "alone"
-    for _ in draw(ledger, found):
-        if is_first:
-            st.fragment(_ask_for_rest, run_every=SOON_S)()
-            break
+    has_rest = next(drawing, _END) is not _END
+    if has_rest and is_first:
+        st.fragment(_ask_for_rest, run_every=SOON_S)()
+    elif has_rest:
+        with st.container(key=f"rest-{filters.span}"):
+            next(drawing, _END)
     st.session_state[_FIGURES] = "shown"
 
 

@@ -9,8 +9,9 @@ from dashboard.ledger import Ledger
 
 
 def energy(ledger: Ledger, found: EnergyReading) -> Iterator[None]:
-    cards.show_key_figures(ledger, found)
+    cards.show_key_figures(found)
     yield
+    cards.show_command(ledger)
     cards.show_power(ledger, found)
     cards.show_batching(ledger, found)
     cards.show_cohorts(found)
