@@ -80,12 +80,20 @@ class Objective(ABC):
         shape = (self.depth, *batch.token_ids.shape)
         kept = torch.zeros(shape)
         by_rank = RankOutcome(torch.zeros(*shape, RANKS), torch.zeros(*shape, RANKS)) if generator else None
+        temperatures = batch.temperature.tolist()
+        # The target's whole LM head is what costs here: once for every position of a sampled answer, never for a greedy
+        # one, whose tokens say all.
+        empty = torch.empty(batch.last_hidden.shape[1], 0)
+        heads = [
+            empty if temperature < GREEDY_BELOW else hidden @ self.teacher.head.T
+            for hidden, temperature in zip(batch.last_hidden, temperatures, strict=True)
+        ]
         for step, output in enumerate(self.outputs(batch)):
             is_taught, token_ids = shifted(batch.is_answer, step + 2), shifted(batch.token_ids, step + 2)
-            hidden = shifted(batch.last_hidden, step + 1)
-            for b, temperature in enumerate(batch.temperature.tolist()):
+            for b, temperature in enumerate(temperatures):
                 rows = is_taught[b]
-                logits, teacher_logits = self.logits(output[b, rows], step), hidden[b, rows] @ self.teacher.head.T
+                logits = self.logits(output[b, rows], step)
+                teacher_logits = heads[b][rows.nonzero()[:, 0] + step + 1]
                 taught = token_ids[b, rows]
                 kept[step, b, rows] = kept_probability(
                     logits, teacher_logits, taught, self.teacher.vocabulary, temperature
@@ -134,7 +142,7 @@ def kept_probability(
     Of text that speculative sampling gave, a token x came from the draft with probability min(1, draft_probs[x] /
     target_probs[x]) (Leviathan et al. 2023, equation 1 and appendix A.1: the accepted part of the law is the smaller of
     the two). At temperature 0 it is whether the draft's argmax is that token. logits: [rows, draft vocabulary],
-    teacher_logits: [rows, vocab], token_ids: [rows].
+    teacher_logits: [rows, vocab], not looked at where greedy, token_ids: [rows].
     """
     place, is_known = places(token_ids, vocabulary)
     if temperature < GREEDY_BELOW:

@@ -41,18 +41,20 @@ def sampled_ranks(target_probs: torch.Tensor, draft_probs: torch.Tensor, generat
     residual = target_probs.clone()
     left = draft_probs.clone()
     reached = torch.ones(len(residual))
+    # The first of exponential clocks at these rates to ring is a draw, the next one a draw from what is left.
+    clocks = left.clamp(min=1e-30) / torch.empty_like(left).exponential_(generator=generator)
+    order = clocks.topk(min(RANKS, left.shape[-1]), dim=-1).indices
     tried, stood = [], []
-    for _ in range(RANKS):
-        drawn = torch.multinomial(left.clamp(min=1e-30), 1, generator=generator)
+    for drawn in order.split(1, dim=-1):
         own = left.gather(-1, drawn)[:, 0]
         chance = torch.where(own > 0, residual.gather(-1, drawn)[:, 0] / own.clamp(min=1e-30), 0.0).clamp(max=1.0)
         tried.append(reached)
         stood.append(reached * chance)
         reached = reached * (1.0 - chance)
-        residual[:, :-1] = (residual[:, :-1] - left).clamp(min=0.0)
-        residual = residual / residual.sum(-1, keepdim=True).clamp(min=1e-30)
-        left = left.scatter(-1, drawn, 0.0)
-        left = left / left.sum(-1, keepdim=True).clamp(min=1e-30)
+        residual[:, :-1].sub_(left).clamp_(min=0.0)
+        residual.div_(residual.sum(-1, keepdim=True).clamp(min=1e-30))
+        left.scatter_(-1, drawn, 0.0)
+        left.div_(left.sum(-1, keepdim=True).clamp(min=1e-30))
     return RankOutcome(torch.stack(tried, -1), torch.stack(stood, -1))
 
 
