@@ -53,8 +53,9 @@ WITHOUT_REST = ("/policy", "/savings")
 DRAWN_MS = 60_000
 WATCH = """(() => {
     const look = () => {
-        const of = kind => [...document.querySelectorAll(`[data-testid=${kind}]`)];
-        const figures = [of('stMetric'), of('stDataFrame'), of('stCode')].find(found => found.length) || [];
+        const of = kind => [...document.querySelectorAll(`[data-testid=${kind}]`)]
+            .filter(each => !each.closest('[class*=st-key-rest-]'));
+        const figures = [of('stMetric'), of('stDataFrame'), of('stCode'), of('stText')].find(found => found.length) || [];
         const there = document.querySelector('.st-key-shown-SPAN') && figures.length
             && figures.every(each => each.textContent && !each.closest('[data-stale=true]'));
         there ? setTimeout(() => window.figuresAt = performance.now()) : requestAnimationFrame(look);
@@ -63,8 +64,8 @@ WATCH = """(() => {
     requestAnimationFrame(look);
     return performance.now();
 })()"""
-"""Notes when the frame was painted that has the range's figures: its cards, or the table or command of a page that has
-no cards. Asked from outside, a browser that is busy with charts would answer late."""
+"""Notes when the frame was painted that has the range's figures: the cards above the charts and tables, or the table,
+command or sentence of a page that has no cards. Asked from outside, a browser that is busy with charts would answer late."""
 
 
 @contextmanager
