@@ -55,7 +55,8 @@ WATCH = """(() => {
     const look = () => {
         const of = kind => [...document.querySelectorAll(`[data-testid=${kind}]`)]
             .filter(each => !each.closest('[class*=st-key-rest-]'));
-        const figures = [of('stMetric'), of('stDataFrame'), of('stCode'), of('stText')].find(found => found.length) || [];
+        const kinds = ['stMetric', 'stDataFrame', 'stCode', 'stText'];
+        const figures = kinds.map(of).find(found => found.length) || [];
         const there = document.querySelector('.st-key-shown-SPAN') && figures.length
             && figures.every(each => each.textContent && !each.closest('[data-stale=true]'));
         there ? setTimeout(() => window.figuresAt = performance.now()) : requestAnimationFrame(look);
@@ -65,7 +66,8 @@ WATCH = """(() => {
     return performance.now();
 })()"""
 """Notes when the frame was painted that has the range's figures: the cards above the charts and tables, or the table,
-command or sentence of a page that has no cards. Asked from outside, a browser that is busy with charts would answer late."""
+command or sentence of a page that has no cards. Asked from outside, a browser that is busy with charts would be late.
+"""
 
 
 @contextmanager
