@@ -143,7 +143,8 @@ def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., 
     policy.write_text(POLICY)
     port, dashboard_port = free_port(), free_port()
     config.write_text(
-        f"home: {home}\npolicy: {policy}\nport: {port}\ndashboard_port: {dashboard_port}\nmodel: {MODEL}\ndrafter: ngram\n"
+        f"home: {home}\npolicy: {policy}\nport: {port}\ndashboard_port: {dashboard_port}\nmodel: {MODEL}\n"
+        "drafter: ngram\n"
         f"plan_ttl_s: {PLAN_TTL_S}\nmax_sequences: {MAX_SEQUENCES}\nqueue_limit: {QUEUE_LIMIT}\nmax_context: 512\n"
         "require_keys: never\n"  # so that other tests go on without a key when one has been made
         "canary_share: 0.1\nenergy_model_idle_w: 5\nenergy_model_tdp_w: 20\n"
