@@ -119,7 +119,8 @@ def _frame(
         st.session_state[_FIGURES] = "alone"
     has_rest = next(drawing, _END) is not _END
     if has_rest and is_first:
-        st.fragment(_ask_for_rest, run_every=SOON_S)()
+        with st.container(key="rest-soon"):
+            st.fragment(_ask_for_rest, run_every=SOON_S)()
     elif has_rest:
         with st.container(key=f"rest-{filters.span}"):
             next(drawing, _END)

@@ -41,7 +41,7 @@ READY_MS = 60_000
 SETTLE_MS = 500
 """Charts fade in, and are drawn anew where the theme changes."""
 DRAWN = """() => document.querySelector('[data-test-script-state=notRunning]') &&
-    !document.querySelector('[data-testid=stSkeleton], [data-stale=true]') &&
+    !document.querySelector('[data-testid=stSkeleton], .st-key-rest-soon, [data-stale=true]') &&
     [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('canvas, svg'))"""
 
 
