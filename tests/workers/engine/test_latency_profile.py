@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from workers.latency_profile import RESEND_S, ROUNDS_LEAST, ROUNDS_MOST, LatencyProfile, StepSize, StepTime, step_sizes
+from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
 
 RUNGS = (0, 1, 2, 4, 8)
@@ -161,7 +164,18 @@ def test_its_window_carries_it(make_engine) -> None:
     assert [len(engine.close_window().profile) for _ in range(2)] == [len(engine.profile.cells), 0]
 
 
-def test_drafting_is_measured_apart_and_is_idle_at_k_zero(make_engine) -> None:
+def test_drafting_is_measured_apart_and_is_idle_at_k_zero(make_engine, monkeypatch) -> None:
+    # A clock that every forward, of target or drafter, moves on by as much: a busy machine would stretch either.
+    now, run = [0.0], ModelRunner._run
+
+    def counted(*args, **kwargs):
+        now[0] += 0.001
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(ModelRunner, "_run", counted)
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr("workers.engine.time", clock)
+    monkeypatch.setattr("workers.target.time", clock)
     cells = {cell[:2]: cell for cell in rehearse(make_engine(4, "target")).cells if cell.context == 64}
     assert cells[1, 0].draft_seconds < 0.1 * cells[1, 0].seconds
     # As deep as the target, and one forward for each draft token.
