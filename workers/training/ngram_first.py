@@ -19,7 +19,7 @@ from workers.proposers.ngram import NGramIndex
 from workers.training.answers import Answer
 from workers.training.evaluate import ALL, CHAINS, SEED, JudgedAnswer
 from workers.training.trees import half_of
-from workers.training.walk import chain_kept
+from workers.training.walk import chain_kept, walked
 
 MATCHES = (1, 2, 3, 4, 5, 6, 8, 12)
 """Shortest matches that are tried."""
@@ -148,17 +148,17 @@ def _walk(
     judged: JudgedAnswer, found: Lookup, min_match: int, k: int, rng: np.random.Generator
 ) -> tuple[int, int, int]:
     """(tokens emitted, steps, steps in which the index spoke) of a decoding with chains of at most `k`."""
-    tokens = len(judged.answer.token_ids)
     match, kept = found.match.tolist(), found.kept.tolist()
-    emitted = steps = spoken = at = 0
-    while at < tokens - 1:
-        room = min(k, tokens - 1 - at)
-        if match[at] >= min_match:
-            accepted, spoken = min(kept[at], room), spoken + 1
-        else:
-            accepted = chain_kept(judged.kept, at, room, rng)
-        progress = min(accepted + 1, tokens - 1 - at)
-        emitted, steps, at = emitted + progress, steps + 1, at + progress
+    spoken = 0
+
+    def accept(at: int, room: int) -> int:
+        nonlocal spoken
+        if match[at] < min_match:
+            return chain_kept(judged.kept, at, min(k, room), rng)
+        spoken += 1
+        return int(min(kept[at], k, room))
+
+    emitted, steps = walked(len(judged.answer.token_ids), accept)
     return emitted, steps, spoken
 
 

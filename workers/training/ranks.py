@@ -55,6 +55,9 @@ def sampled_ranks(target_probs: torch.Tensor, draft_probs: torch.Tensor, generat
         residual.div_(residual.sum(-1, keepdim=True).clamp(min=1e-30))
         left.scatter_(-1, drawn, 0.0)
         left.div_(left.sum(-1, keepdim=True).clamp(min=1e-30))
+    # Of a vocabulary that is all drawn there is no further sibling: tried in vain.
+    none_left = RANKS - len(tried)
+    tried, stood = tried + [reached] * none_left, stood + [torch.zeros_like(reached)] * none_left
     return RankOutcome(torch.stack(tried, -1), torch.stack(stood, -1))
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from controlplane.decision.ranks import ROOT, expected_tokens, marginal_acceptance
 from workers.training.evaluate import ALL, JudgedAnswer
 from workers.training.topology import best_tree
+from workers.training.walk import walked
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Rungs that a topology is computed for."""
@@ -70,15 +71,14 @@ def tree_walk(ranks: NDArray[np.int64], parents: Sequence[int], tokens: int) -> 
     children: dict[int, list[int]] = defaultdict(list)
     for node, parent in enumerate(parents):
         children[parent].append(node)
-    emitted = steps = at = 0
-    while at < tokens - 1:
-        node, accepted = ROOT, 0
-        room = min(len(ranks), tokens - 1 - at)
-        while accepted < room and ranks[accepted, at] < len(children[node]):
+
+    def accept(at: int, room: int) -> int:
+        node, accepted, deepest = ROOT, 0, min(len(ranks), room)
+        while accepted < deepest and ranks[accepted, at] < len(children[node]):
             node, accepted = children[node][ranks[accepted, at]], accepted + 1
-        progress = min(accepted + 1, tokens - 1 - at)
-        emitted, steps, at = emitted + progress, steps + 1, at + progress
-    return emitted, steps
+        return accepted
+
+    return walked(tokens, accept)
 
 
 def _marginal(answers: Sequence[JudgedAnswer]) -> NDArray[np.float64]:

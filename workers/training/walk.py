@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,18 @@ def walk(kept: NDArray[np.float64], k: int, tokens: int, rng: np.random.Generato
     kept: [depth, anchors], anchor 0 being where the answer's first token, which prefill gives, is known. Each position
     is kept with its probability, so that at temperature 0 nothing is left to chance.
     """
+    return walked(tokens, lambda at, room: chain_kept(kept, at, min(k, room), rng))
+
+
+def walked(tokens: int, accept: Callable[[int, int], int]) -> tuple[int, int]:
+    """(tokens emitted, steps) along `tokens` tokens of a text.
+
+    accept(at, room): how many drafts of the step behind anchor `at` are kept, at most `room`, where the text ends.
+    """
     emitted = steps = at = 0
     while at < tokens - 1:
-        accepted = chain_kept(kept, at, min(k, tokens - 1 - at), rng)
-        progress = min(accepted + 1, tokens - 1 - at)
+        room = tokens - 1 - at
+        progress = min(accept(at, room) + 1, room)
         emitted, steps, at = emitted + progress, steps + 1, at + progress
     return emitted, steps
 

@@ -18,7 +18,8 @@ from workers.training.features import FeatureFile, store_features
 from workers.training.loop import Recipe
 from workers.training.objective import Teacher
 from workers.training.prompts import Prompt
-from workers.training.run import Order
+from workers.training.report import Report
+from workers.training.run import Order, train_drafter
 from workers.training.vocabulary import draft_vocabulary
 
 VOCAB, HIDDEN, LENGTH, PROMPT, ANSWERS = 32, 32, 24, 6, 64
@@ -105,3 +106,12 @@ def order_in(tmp_path: Path) -> Order:
 @pytest.fixture(scope="module")
 def tiny_order(tmp_path_factory: pytest.TempPathFactory) -> Order:
     return order_in(tmp_path_factory.mktemp("order"))
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_order: Order) -> Iterator[Order]:
+    """The tiny order, carried out."""
+    before = torch.get_num_threads()
+    train_drafter(tiny_order, Report())
+    yield tiny_order
+    torch.set_num_threads(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,19 +20,11 @@ from workers.training.features import feature_layers
 from workers.training.ngram_first import Walked
 from workers.training.plots import plot_evaluation, plot_training
 from workers.training.report import Report
-from workers.training.run import Order, train_drafter
+from workers.training.run import Order
 from workers.training.step_cost import StepCost, drafting_share, measure_steps, speed_ups, speed_ups_together, step_cost
 from workers.training.tables import acceptance_table, cost_table, ngram_first_table, tree_depth, tree_table
 
 PNG = b"\x89PNG"
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_order: Order) -> Iterator[Order]:
-    before = torch.get_num_threads()
-    train_drafter(tiny_order, Report())
-    yield tiny_order
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

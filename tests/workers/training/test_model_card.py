@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-import torch
 
 from controlplane.telemetry import ProfileCell
 from workers.models.licence import model_licence
@@ -16,18 +14,10 @@ from workers.training.assess import AssessmentOrder, assess_drafter
 from workers.training.model_card import model_card
 from workers.training.published_ranges import against_published, range_text
 from workers.training.report import Report
-from workers.training.run import Order, train_drafter
+from workers.training.run import Order
 from workers.training.step_cost import keep_cost, step_cost
 
 COSTS = [step_cost(ProfileCell(1, 0, 256, 0.020, 0.0)), step_cost(ProfileCell(1, 4, 256, 0.025, 0.004))]
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_order: Order) -> Iterator[Order]:
-    before = torch.get_num_threads()
-    train_drafter(tiny_order, Report())
-    yield tiny_order
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

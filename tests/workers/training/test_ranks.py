@@ -71,6 +71,14 @@ def test_a_drafter_that_is_the_target_is_kept_at_once() -> None:
     assert outcome.stood[0, 0] == 1
 
 
+def test_of_fewer_tokens_than_ranks_the_last_ranks_are_tried_in_vain() -> None:
+    target, draft = torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[0.6, 0.4]])
+    tried, stood = sampled_ranks(target, draft, torch.Generator().manual_seed(0))
+    assert tried.shape == stood.shape == (1, RANKS)
+    assert tried[0, 2:].tolist() == pytest.approx([1 - stood.sum().item()] * (RANKS - 2))
+    assert not stood[0, 2:].any()
+
+
 def test_mass_outside_the_draft_vocabulary_is_kept_together() -> None:
     probs = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
     split = over_draft_vocabulary(probs, torch.tensor([1, 3]))
