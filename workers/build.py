@@ -60,11 +60,8 @@ def gpu_uuid(device: torch.device) -> str | None:
 
 def used_drafter(settings: Settings) -> ResolvedDrafter:
     """What `drafter` comes to with this model. Raises ModelError or DrafterError."""
-    asked = settings.drafter_choice
-    if not asked.is_shipped:
-        return ResolvedDrafter(asked, asked)
     folder = resolve_model(settings.model, settings.model_cache)
-    return resolve_drafter(asked, settings.model, folder, settings.model_cache)
+    return resolve_drafter(settings.drafter_choice, settings.model, folder, settings.model_cache)
 
 
 def check_models(settings: Settings) -> None:
