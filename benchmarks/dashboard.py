@@ -5,8 +5,9 @@
 Builds a ledger in a scratch folder (dashboard_ledger), starts the real dashboard on it and asks it with headless
 Chromium. Milliseconds, for each page and range:
 first_contentful_paint: as the browser tells it (W3C Paint Timing), when there is anything on the screen at all;
-first_paint: from the address until the page's figures are on it (its cards; of the policy its table), in a new tab of a
-browser that was there before; whole_page: until every chart and table is drawn too and nothing is being computed;
+first_paint: from the address until the page's figures are on it (its cards, or the table, command or sentence of a page
+without), in a new tab of a browser that was there before; whole_page: until every chart and table is drawn too and
+nothing is being computed;
 filter_change, filter_change_whole: the same from the click on another range, to this range from another one and so on
 in pairs; its cpu is of the dashboard's process alone, which other work on the machine does not lengthen. Memory:
 resident MiB of the dashboard's process after the pages were seen once, and after so many refreshes of its fragment.
@@ -48,13 +49,11 @@ KEPT_S = 420
 """A kept ledger must still have windows in the shortest range until the last page was seen."""
 
 IDLE = "[data-test-script-state=notRunning]"
-WITHOUT_REST = ("/policy", "/savings")
-"""Pages that have nothing below their figures: the ledger has no experiment."""
 DRAWN_MS = 60_000
 WATCH = """(() => {
     const look = () => {
         const of = kind => [...document.querySelectorAll(`[data-testid=${kind}]`)]
-            .filter(each => !each.closest('[class*=st-key-rest-]'));
+            .filter(each => !each.closest('.st-key-rest, .st-key-rest-soon'));
         const kinds = ['stMetric', 'stDataFrame', 'stCode', 'stText'];
         const figures = kinds.map(of).find(found => found.length) || [];
         const there = document.querySelector('.st-key-shown-SPAN') && figures.length
@@ -109,9 +108,8 @@ def cpu_ms(pid: int) -> float:
 
 
 def shown(page: Any, span: str) -> None:
-    """Waits until the page is that of the range: its parts are stamped with it, all is drawn, nothing is computed."""
-    rest = "" if page.url.split("?")[0].endswith(WITHOUT_REST) else f":has(.st-key-rest-{span})"
-    page.wait_for_selector(f"{IDLE}{rest} .st-key-shown-{span}", timeout=DRAWN_MS, state="attached")
+    """Waits until the page is that of the range: it is stamped with it, all is drawn, nothing is computed."""
+    page.wait_for_selector(f"{IDLE} .st-key-shown-{span}", timeout=DRAWN_MS, state="attached")
     page.wait_for_function(DRAWN, timeout=DRAWN_MS)
 
 

@@ -122,7 +122,7 @@ def _frame(
         with st.container(key="rest-soon"):
             st.fragment(_ask_for_rest, run_every=SOON_S)()
     elif has_rest:
-        with st.container(key=f"rest-{filters.span}"):
+        with st.container(key="rest"):
             next(drawing, _END)
     st.session_state[_FIGURES] = "shown"
 
