@@ -44,9 +44,17 @@ AWAY = {"1h": "15m", "30d": "7d", "1y": "30d"}
 """From which other range a change to this one is measured."""
 
 FIRST_PAINT_MS, FILTER_CHANGE_MS = 1500.0, 700.0
-TABS = 5
+TABS, REFRESH_S = 4, 2
+"""Of the measurement of memory: as many tabs, as often, as one process can serve and still be idle in between."""
+
 KEPT_S = 420
 """A kept ledger must still have windows in the shortest range until the last page was seen."""
+
+COLUMNS = (
+    "page", "range", "first_contentful_paint_ms", "first_paint_ms", "first_paint_max_ms", "whole_page_ms",
+    "filter_change_ms", "filter_change_max_ms", "filter_change_whole_ms", "filter_change_cpu_ms", "load_average",
+    "refreshes", "first_mib", "last_mib", "max_mib",
+)  # fmt: skip
 
 IDLE = "[data-test-script-state=notRunning]"
 DRAWN_MS = 60_000
@@ -205,8 +213,17 @@ def measure_memory(browser: Any, url: str, pid: int, refreshes: int, refresh_s: 
     return {"refreshes": refreshes, "first_mib": readings[0], "last_mib": readings[-1], "max_mib": max(readings)}
 
 
+def line(rows: int, found: dict[str, Any]) -> dict[str, Any]:
+    """A line of dashboard.csv; what was not measured is empty."""
+    stamp = {
+        "date": datetime.now(UTC).date().isoformat(), "cpu": cpu_name(), "cores": os.cpu_count(),
+        "streamlit": version("streamlit"), "sqlalchemy": version("sqlalchemy"), "cost_hour_rows": rows,
+    }  # fmt: skip
+    return {**stamp, **dict.fromkeys(COLUMNS, ""), **found}
+
+
 def main(
-    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    repeats: Annotated[int, typer.Option(min=0, help="0 leaves speed out.")] = 5,
     refreshes: Annotated[int, typer.Option(min=0, help="0 leaves memory out.")] = 500,
     days: Annotated[int, typer.Option(min=40)] = 365,
     cohorts: Annotated[int, typer.Option(min=16)] = 200,
@@ -230,24 +247,19 @@ def main(
                 old.unlink()
             ledger = build(home, days=days, cohorts=cohorts, every=2, now=time.time())
         typer.echo(f"{ledger} in {time.perf_counter() - begin:.0f} s", err=True)
+        speed: list[dict[str, Any]] = []
         with chromium() as browser:
-            with running(ledger, home, port, 3600) as (url, pid):
-                speed = measure_speed(browser, url, pid, repeats, pages or [each.name for each in PAGES])
-            memory = {}
+            if repeats:
+                with running(ledger, home, port, 3600) as (url, pid):
+                    speed = measure_speed(browser, url, pid, repeats, pages or [each.name for each in PAGES])
+                if save:
+                    append_lines(RESULTS, [line(ledger.rows, each) for each in speed])
             if refreshes:
-                with running(ledger, home, port, 1) as (url, pid):
-                    memory = measure_memory(browser, url, pid, refreshes, 1)
+                with running(ledger, home, port, REFRESH_S) as (url, pid):
+                    memory = measure_memory(browser, url, pid, refreshes, REFRESH_S)
                 typer.echo(memory)
-    if save:
-        stamp = {
-            "date": datetime.now(UTC).date().isoformat(), "cpu": cpu_name(), "cores": os.cpu_count(),
-            "streamlit": version("streamlit"), "sqlalchemy": version("sqlalchemy"), "cost_hour_rows": ledger.rows,
-        }  # fmt: skip
-        blank = {"refreshes": "", "first_mib": "", "last_mib": "", "max_mib": ""}
-        empty = dict.fromkeys(speed[0], "")
-        lines = [{**stamp, **each, **blank} for each in speed]
-        lines += [{**stamp, **empty, "page": "all", "range": "1y", **memory}] if memory else []
-        append_lines(RESULTS, lines)
+                if save:
+                    append_lines(RESULTS, [line(ledger.rows, {"page": "all", "range": "1y", **memory})])
     slow = [
         each for each in speed if each["first_paint_ms"] > FIRST_PAINT_MS or each["filter_change_ms"] > FILTER_CHANGE_MS
     ]

@@ -12,11 +12,13 @@ import sqlalchemy as sa
 
 from benchmarks.ledger_report import SKUS, TENANTS, fill
 from controlplane.finops.attribution import split
+from controlplane.finops.savings import LENGTH_BOUNDS
 from controlplane.store.engine import open_database, writing
+from controlplane.store.experiment_models import ExperimentEntry, ExperimentWindow
 from controlplane.store.migrate import upgrade
 from controlplane.store.models import DecisionEntry, PlanEntry, Window, WindowCohort
 from controlplane.store.rollup import IDLE, Amounts, Part, add_to_rollups
-from controlplane.telemetry import LOAD_BUCKETS
+from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS
 
 DAY_S = 86_400
 NS = 10**9
@@ -29,6 +31,10 @@ PROFILE_EVERY = 6
 """Windows: a worker tells its step times every minute."""
 
 DECISION_S = 60
+PAIRS = 200
+PAIR_WINDOW_S = 60
+"""An experiment that was finished in the last hours, at the widest that a policy's first one is."""
+
 PRICES = """version: 1
 prices:
 {lines}"""
@@ -63,6 +69,7 @@ def build(folder: Path, *, days: int, cohorts: int, every: int, now: float, wind
             add_to_rollups(connection, bill)
         windows += len(batch)
     _decide(engine, yesterday, now, cohorts)
+    _try_out(engine, now)
     with engine.connect() as connection:
         rows = connection.scalar(sa.text("SELECT COUNT(*) FROM cost_hour")) or 0
     engine.dispose()
@@ -145,6 +152,42 @@ def _window(
             }
         )  # fmt: skip
     return window, found, parts
+
+
+def _try_out(engine: sa.Engine, end: float) -> None:
+    """A finished experiment that saves about 20 % of the busy time."""
+    draw = random.Random(13)
+    name, start = "exp-1", end - 2 * PAIRS * PAIR_WINDOW_S - 600
+    entry = {
+        "experiment": name, "unit": "window", "holdout": 0.5, "window_s": float(PAIR_WINDOW_S), "burn_in_s": 10.0,
+        "pairs": PAIRS, "seed": 7, "started_at": start, "ended_at": end - 300, "started_by": "benchmark",
+        "why": "is it worth it", "state": "finished", "sentence": f"all {PAIRS} pairs are complete",
+    }  # fmt: skip
+    rows = []
+    for pair in range(PAIRS):
+        for n, arm in enumerate(("treatment", "control") if pair % 2 else ("control", "treatment")):
+            at = start + (2 * pair + n) * PAIR_WINDOW_S
+            busy_ns = round(40 * NS * draw.lognormvariate(0, 0.05) * (0.8 if arm == "treatment" else 1.0))
+            bounds = (LENGTH_BOUNDS, LATENCY_BOUNDS_S, LATENCY_BOUNDS_S)
+            lengths, ttft, tpot = ([0] * (len(each) + 1) for each in bounds)
+            lengths[7], ttft[5], tpot[4] = 60, 60, 60
+            rows.append(
+                {
+                    "experiment": name, "pair": pair, "arm": arm, "started_at": at, "burn_in_end": at + 10,
+                    "ended_at": at + PAIR_WINDOW_S, "policy_revision": "0123456789ab", "state": "done", "reason": "",
+                    "windows": 2 * PAIR_WINDOW_S // WINDOW_S, "seconds_ns": 2 * PAIR_WINDOW_S * NS, "busy_ns": busy_ns,
+                    "machine_ns": dict.fromkeys(SKUS, PAIR_WINDOW_S * NS), "tokens": 10_000,
+                    "energy_uj": busy_ns // 10_000, "measured_tokens": 10_000, "energy_sources": ["counter"],
+                    "early_busy_ns": busy_ns // 2, "early_tokens": 5_000,
+                    "draft_tokens": 8_000 if arm == "treatment" else 0, "requests": 60, "failed": 0,
+                    "prompt_tokens": 7_200, "completion_tokens": 10_000, "lengths": lengths,
+                    "ttft": {"counts": ttft, "sum_s": 10.0}, "tpot": {"counts": tpot, "sum_s": 1.0},
+                    "filled_at": at + PAIR_WINDOW_S,
+                }
+            )  # fmt: skip
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(ExperimentEntry), [entry])
+        connection.execute(sa.insert(ExperimentWindow), rows)
 
 
 def _decide(engine: sa.Engine, start: float, end: float, cohorts: int) -> None:

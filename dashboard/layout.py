@@ -34,7 +34,7 @@ _WORLD = "_world"
 _DRAWN_FOR = "_drawn_for"
 """The choices for which the filters were last drawn anew: once for each, whatever comes of it."""
 _FIGURES = "_figures"
-"""Whether this session's first figures are on their way ("alone"), or were shown ("shown")."""
+"""This session's first figures: on their way ("alone"), drawn and the rest to come ("first"), or seen ("shown")."""
 
 _END = object()
 
@@ -82,8 +82,17 @@ def show_live(
         st.stop()
     st.title(title, anchor=False)
     filters, choices = st.session_state.get(_WORLD, (Filters(), None))
+    if st.session_state.get(_FIGURES) != "shown":
+        st.session_state[_FIGURES] = "alone"
+    # Beside the frame, not in it: of a fragment that is drawn anew the messages that were not sent yet are thrown away,
+    # but not those of a fragment in it, which would then have no place.
+    soon = st.empty()
     frame = st.fragment(_frame, run_every=settings.dashboard_refresh_s)
     frame(title, load, draw, ask, without_traffic, filters, choices)
+    if st.session_state[_FIGURES] == "first":
+        with soon:
+            st.fragment(_ask_for_rest, run_every=SOON_S)()
+    st.session_state[_FIGURES] = "shown"
 
 
 def _frame(
@@ -114,24 +123,21 @@ def _frame(
     if isinstance(found, Trouble):
         return show_trouble(found)
     drawing = draw(ledger, found)
-    is_first = _FIGURES not in st.session_state
-    if is_first:
-        st.session_state[_FIGURES] = "alone"
-    has_rest = next(drawing, _END) is not _END
-    if has_rest and is_first:
+    if next(drawing, _END) is _END:
+        return
+    if draws_figures_alone():
         with st.container(key="rest-soon"):
-            st.fragment(_ask_for_rest, run_every=SOON_S)()
-    elif has_rest:
+            st.skeleton(height=SKELETON_PX)
+        st.session_state[_FIGURES] = "first"
+    else:
         with st.container(key="rest"):
             next(drawing, _END)
-    st.session_state[_FIGURES] = "shown"
 
 
 def _ask_for_rest() -> None:
-    """Stands below the figures until the browser has them: it then asks for this anew by itself, and gets the page."""
+    """A browser that was sent the figures asks for this anew by itself, and so gets the whole page."""
     if st.session_state[_FIGURES] == "shown":
         st.rerun()
-    st.skeleton(height=SKELETON_PX)
 
 
 def draws_figures_alone() -> bool:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.settings import Settings
 from dashboard import screenshot
+from dashboard.launch import dashboard_command
+from tests.dashboard.conftest import free_port, wait_until_healthy
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(screenshot.find_chromium() is None, reason="chromium is not installed")
@@ -106,6 +111,50 @@ def test_a_locked_database_is_a_sentence_until_it_is_free_again(tmp_path, make_l
     assert "locked by another process" in said
     assert found["Cost per 1M tokens"] == "$3.000"
     assert "cohort=json" in address
+
+
+SLOW_PAGE = """
+import time
+import streamlit as st
+from dashboard.layout import show_live
+
+def load(ledger):
+    time.sleep(1.2)
+
+def draw(ledger, found):
+    for number in range(8):
+        st.metric(f"figure {number}", number)
+    yield
+    st.text("the rest")
+
+show_live("Slow", load, draw, without_traffic=True)
+"""
+
+
+def test_a_page_whose_first_reading_takes_longer_than_its_refresh_appears_whole(tmp_path, make_ledger, browser):
+    ledger = fill(make_ledger(tmp_path))
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_PAGE)
+    settings = Settings(
+        home=tmp_path, database_url=ledger.url, prices=ledger.prices, dashboard_port=free_port(), dashboard_refresh_s=1
+    )
+    command = dashboard_command(settings)
+    flags = [flag for flag in command.argv if flag.startswith("--")]
+    process = subprocess.Popen([sys.executable, "-m", "streamlit", "run", script, *flags], env=command.env)
+    try:
+        wait_until_healthy(command.url, process)
+        page = browser.new_context().new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(command.url)
+        page.get_by_text("the rest", exact=True).wait_for(timeout=30_000)
+        shown = page.locator("[data-testid=stMetric]").count()
+        page.context.close()
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+    assert errors == []
+    assert shown == 8
 
 
 def test_a_password_is_asked_before_anything_is_shown(tmp_path, make_ledger, serving, browser):
