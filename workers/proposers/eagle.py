@@ -164,6 +164,7 @@ class EagleProposer:
         layout = lay_out(rows, self._sizes, feature.device)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
+        feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
         SlotCache(self._kv, layout).update(keys.k, keys.v, 0)
         attended = attend_over_slots(self._kv, 0, layout, q)

@@ -2,7 +2,9 @@
 
 At position t it is given the token at t + 1 and a feature of position t: of the target where the target has been, its
 own output of the step before where it has not. It predicts the token at t + 2. Embeddings and LM head are the target's;
-of the head only the rows of a truncated, frequency-ranked draft vocabulary are used.
+of the head only the rows of a truncated, frequency-ranked draft vocabulary are used. In EAGLE-3 the token reaches the
+layer through its attention alone; where the shape is `joined` it is in the residual stream too, as in EAGLE (Li et al.
+2024, section 3.1), so that a small drafter need not first learn to attend to the token it was just given.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch.nn import functional
 @dataclass(frozen=True, slots=True)
 class EagleShape:
     """hidden, heads, kv_heads, head_dim, intermediate: of the layer. features: target layers read, in order. own_rows:
-    of an LM head of its own, 0 where it uses the target's.
+    of an LM head of its own, 0 where it uses the target's. joined: whether the token is in the residual stream.
     """
 
     hidden: int
@@ -29,6 +31,7 @@ class EagleShape:
     rope_theta: float
     rms_eps: float
     own_rows: int = 0
+    joined: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +63,8 @@ class EagleModel(nn.Module):
         super().__init__()
         self.shape = s = shape
         self.reduce = nn.Linear(len(s.features) * s.hidden, s.hidden, bias=False)
+        if s.joined:
+            self.token = nn.Linear(s.hidden, s.hidden, bias=False)
         self.token_norm = RMSNorm(s.hidden, s.rms_eps)
         self.feature_norm = RMSNorm(s.hidden, s.rms_eps)
         self.q = nn.Linear(2 * s.hidden, s.heads * s.head_dim, bias=False)
@@ -74,10 +79,24 @@ class EagleModel(nn.Module):
         if s.own_rows:
             self.head = nn.Linear(s.hidden, s.own_rows, bias=False)
 
+    @torch.no_grad()
+    def start_from(self, scale: torch.Tensor) -> None:
+        """Begin untrained with every dimension of the target's features counting alike.
+
+        scale: [layers, hidden], the size of each over a text (root mean square). A few dimensions are a hundred times
+        larger than the rest; what is random would hear only these.
+        """
+        inputs = scale.numel()
+        self.reduce.weight.copy_(torch.randn_like(self.reduce.weight) / inputs**0.5 / scale.flatten())
+
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """[..., layers, hidden] of the target as the one feature [..., hidden] that the layer takes."""
         out: torch.Tensor = self.reduce(features.flatten(-2))
         return out
+
+    def join(self, tokens: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
+        """What enters the layer, [..., hidden]: the feature, and the token after it where the shape is `joined`."""
+        return feature + self.token(self.token_norm(tokens)) if self.shape.joined else feature
 
     def attend(self, tokens: torch.Tensor, feature: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, Keys]:
         """Rotated queries [batch, heads, length, head_dim], and the keys and values, of that input.

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from workers.proposers.eagle_model import EagleModel, Keys, attend_unrolled
 from workers.training.batches import TrainingBatch, shifted
+from workers.training.features import Example
 from workers.training.objective import Objective, Teacher
+
+SMALLEST = 1e-3
+"""Of a feature's dimension: one that is always zero must not be divided by it."""
+
+
+def feature_scale(examples: Iterable[Example]) -> torch.Tensor:
+    """[layers, hidden] fp32: root mean square of each dimension over the answers' tokens (a prompt's first is unlike
+    all others).
+    """
+    rows = torch.cat([example.features[example.answer_start :].float() for example in examples])
+    return rows.pow(2).mean(0).sqrt().clamp(min=SMALLEST)
 
 
 class EagleObjective(Objective):
@@ -25,6 +39,7 @@ class EagleObjective(Objective):
         outputs = []
         for step in range(self.depth):
             tokens = self.teacher.embeddings[shifted(batch.token_ids, step + 1)]
+            feature = self.model.join(tokens, feature)
             q, keys = self.model.attend(tokens, feature, positions + step)
             seen.append(keys)
             feature = self.model.finish(feature, attend_unrolled(q, seen, mask.to(q.dtype)))

@@ -15,6 +15,7 @@ import torch
 from workers.training.batches import TrainingBatch, endless_batches
 from workers.training.features import Example
 from workers.training.objective import Objective
+from workers.training.optimizers import optimizers_of, step_all
 
 TIMED_STEPS = 8
 """Steps by which a budget in seconds is turned into a number of steps."""
@@ -85,26 +86,24 @@ def train(
     """
     torch.manual_seed(recipe.seed)
     parameters = [p for p in objective.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=recipe.weight_decay)
+    optimizers = optimizers_of(objective.model, recipe.weight_decay)
     step, tokens, spent = 0, 0, 0.0
     if checkpoint.exists():
-        recipe, step, tokens, spent = _resume(checkpoint, objective, optimizer, recipe, identity)
+        recipe, step, tokens, spent = _resume(checkpoint, objective, optimizers, recipe, identity)
     began = time.monotonic() - spent
     batches = endless_batches(lengths, recipe.batch_size, recipe.seed, step)
     objective.model.train()
     while recipe.steps == 0 or step < recipe.steps:
         batch = TrainingBatch.of([examples[i] for i in next(batches)])
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate(step)
         with torch.autocast("cpu", torch.bfloat16):
             losses = objective.losses(batch)
         loss = torch.stack([recipe.decay**j * each for j, each in enumerate(losses)]).sum()
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {float(loss.detach())} at step {step}: lower the learning rate")
-        optimizer.zero_grad()
+        objective.model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+        step_all(optimizers, recipe.rate(step))
         step, tokens, seconds = step + 1, tokens + batch.answer_tokens, time.monotonic() - began
         if recipe.steps == 0 and step == TIMED_STEPS:
             # From here on the number of steps is fixed, and so is the learning rate of each.
@@ -112,7 +111,7 @@ def train(
         on_step(Progress(step, recipe.steps, tuple(float(each.detach()) for each in losses), tokens, seconds))
         is_last = step == recipe.steps or step == stop_after
         if is_last or (recipe.steps and step % recipe.checkpoint_every == 0):
-            _save(checkpoint, objective, optimizer, recipe, identity, step, tokens, seconds)
+            _save(checkpoint, objective, optimizers, recipe, identity, step, tokens, seconds)
         if is_last:
             break
     objective.model.train(False)
@@ -122,7 +121,7 @@ def train(
 def _save(
     path: Path,
     objective: Objective,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     recipe: Recipe,
     identity: str,
     step: int,
@@ -137,7 +136,7 @@ def _save(
         "tokens": tokens,
         "seconds": seconds,
         "model": objective.model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "optimizers": [each.state_dict() for each in optimizers],
     }
     beside = path.with_suffix(".new")
     torch.save(state, beside)
@@ -145,12 +144,12 @@ def _save(
 
 
 def _resume(
-    path: Path, objective: Objective, optimizer: torch.optim.Optimizer, recipe: Recipe, identity: str
+    path: Path, objective: Objective, optimizers: Sequence[torch.optim.Optimizer], recipe: Recipe, identity: str
 ) -> tuple[Recipe, int, int, float]:
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
         is_ours = state["identity"] == identity
-        begun = Recipe(**state["recipe"])
+        begun, moments = Recipe(**state["recipe"]), state["optimizers"]
     except Exception as error:  # pickle's, zip's and torch's own
         raise TrainingError(f"checkpoint {path} cannot be read ({error}); delete it to begin anew") from error
     if not is_ours:
@@ -165,5 +164,6 @@ def _resume(
             "go on as it was begun, or delete it"
         )
     objective.model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    for optimizer, its in zip(optimizers, moments, strict=True):
+        optimizer.load_state_dict(its)
     return begun, state["step"], state["tokens"], state["seconds"]

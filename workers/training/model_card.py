@@ -94,9 +94,9 @@ def _recipe(card: DrafterCard) -> Iterator[str]:
     own = "" if _is_ours(card) else " --prompts PROMPTS"
     yield "## Recipe"
     yield (
-        f"{recipe['steps']} steps of {recipe['batch_size']} answers, AdamW, learning rate {recipe['learning_rate']:g} "
-        f"with a cosine to a tenth after {recipe['warmup']} steps, weight decay {recipe['weight_decay']:g}; the "
-        f"target's own distribution as teacher, position j weighted {recipe['decay']:g}^j, {card.depth} positions; "
+        f"{recipe['steps']} steps of {recipe['batch_size']} answers, Muon (matrices) and AdamW (norms), learning rate "
+        f"{recipe['learning_rate']:g} with a cosine to a tenth after {recipe['warmup']} steps, weight decay "
+        f"{recipe['weight_decay']:g}; the target's own distribution as teacher, position j weighted {recipe['decay']:g}^j, {card.depth} positions; "
         f"seed {recipe['seed']}. To repeat it:"
     )
     yield ""

@@ -59,12 +59,17 @@ class Objective(ABC):
 
     def losses(self, batch: TrainingBatch) -> list[torch.Tensor]:
         """One scalar a taught position: the mean over the anchors whose token there is the target's answer."""
+        # What the target says at position p, wherever the token at p + 1 is its own, serves every anchor p - 1 - step.
+        said = shifted(batch.is_answer, 1)
+        with torch.no_grad():
+            teacher_probs = (batch.last_hidden[said] @ self.teacher.draft_head.T).float().softmax(-1)
+        place = said.nonzero()[:, 1]
         losses = []
         for step, output in enumerate(self.outputs(batch)[: self.taught]):
             rows = shifted(batch.is_answer, step + 2)
-            with torch.no_grad():
-                teacher_logits = shifted(batch.last_hidden, step + 1)[rows] @ self.teacher.draft_head.T
-            losses.append(soft_cross_entropy(self.logits(output[rows], step), teacher_logits))
+            has_anchor = place > step
+            taught = teacher_probs if bool(has_anchor.all()) else teacher_probs[has_anchor]
+            losses.append(soft_cross_entropy(self.logits(output[rows], step), taught))
         return losses
 
     @torch.no_grad()
@@ -125,9 +130,26 @@ class Judgement(NamedTuple):
     by_rank: RankOutcome | None
 
 
-def soft_cross_entropy(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
-    """Mean over the rows of -sum target_probs log draft_probs, both over the draft vocabulary."""
-    return -(teacher_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+def soft_cross_entropy(logits: torch.Tensor, teacher_probs: torch.Tensor) -> torch.Tensor:
+    """Mean over the rows of -sum teacher_probs log draft_probs; both [rows, draft vocabulary], fp32."""
+    loss: torch.Tensor = _SoftCrossEntropy.apply(logits, teacher_probs)
+    return loss
+
+
+class _SoftCrossEntropy(torch.autograd.Function):
+    """With its gradient, draft_probs - teacher_probs, written out: a quarter of the passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, teacher_probs: torch.Tensor) -> torch.Tensor:
+        normalizer = logits.logsumexp(-1)
+        ctx.save_for_backward(logits, normalizer, teacher_probs)
+        return (normalizer - torch.linalg.vecdot(teacher_probs, logits)).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        logits, normalizer, teacher_probs = ctx.saved_tensors
+        grad = (logits - normalizer[:, None]).exp_().sub_(teacher_probs).mul_(grads[0] / len(logits))
+        return grad, None
 
 
 def kept_probability(

@@ -20,7 +20,7 @@ from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.student_model import kept_layers, start_from, student_decoder
 from workers.training.answers import Answer
-from workers.training.eagle import EagleObjective
+from workers.training.eagle import EagleObjective, feature_scale
 from workers.training.evaluate import Acceptance, evaluate, sample, summary
 from workers.training.features import Example, FeatureFile, feature_layers, store_features
 from workers.training.generate import TEMPERATURE, generate, questions
@@ -103,7 +103,10 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     features = store_features(store / f"features-{_digest(answers)}", answers, model, layers, report.advance)
     vocabulary = draft_vocabulary(taught, DRAFT_VOCABULARY, model.config.vocab_size)
     torch.manual_seed(order.recipe.seed)
-    objective, shape = _objective(order.kind, model, Teacher.of(model, vocabulary), layers)
+    first = sample([i for i, a in enumerate(features.answers) if not a.question.held_out], LOOK_AT)
+    objective, shape = _objective(
+        order.kind, model, Teacher.of(model, vocabulary), layers, [features[i] for i in first]
+    )
     target_parameters = sum(p.numel() for p in model.parameters())
     del model
     recipe = _train(order, report, objective, features, f"{target} {_digest(answers)} {shape}", began)
@@ -139,8 +142,10 @@ def train_drafter(order: Order, report: Report) -> Outcome:
     return Outcome(card, acceptance, sum(len(a.token_ids) for a in taught))
 
 
-def _objective(kind: Kind, model: Any, teacher: Teacher, layers: tuple[int, ...]) -> tuple[Objective, dict[str, Any]]:
-    """The untrained drafter of that kind, and its shape as its card has it."""
+def _objective(
+    kind: Kind, model: Any, teacher: Teacher, layers: tuple[int, ...], examples: Sequence[Example]
+) -> tuple[Objective, dict[str, Any]]:
+    """The untrained drafter of that kind, and its shape as its card has it. examples: some of those to learn from."""
     config = model.config
     if kind == "draft":
         kept = kept_layers(config.num_hidden_layers, STUDENT_LAYERS)
@@ -159,8 +164,11 @@ def _objective(kind: Kind, model: Any, teacher: Teacher, layers: tuple[int, ...]
         features=layers,
         rope_theta=float(config.rope_parameters["rope_theta"]),
         rms_eps=float(config.rms_norm_eps),
+        joined=True,
     )
-    return EagleObjective(EagleModel(shape), teacher, DEPTH[kind]), asdict(shape)
+    drafter = EagleModel(shape)
+    drafter.start_from(feature_scale(examples))
+    return EagleObjective(drafter, teacher, DEPTH[kind]), asdict(shape)
 
 
 def _train(

@@ -22,10 +22,10 @@ def runner() -> ModelRunner:
     return ModelRunner(model, 4, 64, "tiny")
 
 
-@pytest.fixture
-def proposer(runner) -> EagleProposer:
+@pytest.fixture(params=[False, True], ids=["as published", "joined"])
+def proposer(runner, request) -> EagleProposer:
     torch.manual_seed(5)
-    shape = EagleShape(HIDDEN, 4, 2, 8, 48, LAYERS, 10000.0, 1e-6)
+    shape = EagleShape(HIDDEN, 4, 2, 8, 48, LAYERS, 10000.0, 1e-6, joined=request.param)
     shared = SharedWeights(runner.embeddings, runner.head)
     return EagleProposer(EagleModel(shape), torch.arange(0, VOCAB, 2), shared, 4, 64)
 
@@ -47,6 +47,7 @@ def unrolled(proposer, runner, features, length, k):
     tokens, feature = TEXT[:length], model.project(features[None, : length - 1])
     ids = torch.tensor(tokens[1:])
     mask = torch.full((length - 1, length - 1), -torch.inf).triu(1)
+    feature = model.join(runner.embeddings[ids][None], feature)
     q, keys = model.attend(runner.embeddings[ids][None], feature, torch.arange(length - 1))
     last = model.finish(feature, attend_unrolled(q, [keys], mask))[:, -1:]
     drafts = []
@@ -56,6 +57,7 @@ def unrolled(proposer, runner, features, length, k):
         if len(drafts) == k:
             return drafts
         position = torch.tensor([length - 2 + len(drafts)])
+        last = model.join(runner.embeddings[torch.tensor(drafts[-1:])][None], last)
         q, own = model.attend(runner.embeddings[torch.tensor(drafts[-1:])][None], last, position)
         keys = Keys(torch.cat((keys.k, own.k), 2), torch.cat((keys.v, own.v), 2))
         last = model.finish(last, attend_unrolled(q, [keys], torch.zeros(1, keys.k.shape[2])))

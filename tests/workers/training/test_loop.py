@@ -12,10 +12,10 @@ import torch
 from tests.workers.training.conftest import HIDDEN, LAYERS, Lesson
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.training.batches import TrainingBatch
-from workers.training.eagle import EagleObjective
+from workers.training.eagle import EagleObjective, feature_scale
 from workers.training.loop import Progress, Recipe, TrainingError, train
 from workers.training.medusa import MedusaModel, MedusaObjective
-from workers.training.objective import Objective
+from workers.training.objective import Objective, soft_cross_entropy
 from workers.training.walk import conditional_acceptance
 
 RECIPE = Recipe(steps=120, batch_size=8, learning_rate=2e-2, warmup=10, checkpoint_every=20)
@@ -49,6 +49,43 @@ def first_acceptance(objective: Objective, lesson: Lesson) -> float:
 def training_part(lesson: Lesson) -> tuple[list, list[int]]:
     chosen = [i for i, answer in enumerate(lesson.answers) if not answer.question.held_out]
     return [lesson.features[i] for i in chosen], [lesson.lengths[i] for i in chosen]
+
+
+def test_the_loss_is_the_cross_entropy_of_both_distributions_and_so_is_its_gradient() -> None:
+    torch.manual_seed(1)
+    logits, teacher = torch.randn(5, 9, dtype=torch.float64), torch.randn(5, 9, dtype=torch.float64).softmax(-1)
+    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    (3 * soft_cross_entropy(ours, teacher)).backward()
+    expected = -(teacher * theirs.log_softmax(-1)).sum(-1).mean()
+    (3 * expected).backward()
+    torch.testing.assert_close(soft_cross_entropy(ours, teacher), expected)
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_each_position_is_taught_what_the_target_says_there(lesson: Lesson) -> None:
+    """By the definition: anchor by anchor, the target's distribution at the position before the token to be drafted."""
+    objective, batch = eagle(lesson), TrainingBatch.of([lesson.features[0], lesson.features[1]])
+    outputs = objective.outputs(batch)
+    for step, loss in enumerate(objective.losses(batch)):
+        each = []
+        for b, length in enumerate(batch.lengths.tolist()):
+            for anchor in range(length - step - 2):
+                if batch.is_answer[b, anchor + step + 2]:
+                    teacher = (lesson.teacher.draft_head @ batch.last_hidden[b, anchor + step + 1]).softmax(-1)
+                    logits = objective.logits(outputs[step][b, anchor][None], step)
+                    each.append(-(teacher * logits.log_softmax(-1)).sum())
+        torch.testing.assert_close(loss, torch.stack(each).mean())
+
+
+def test_what_is_large_in_the_targets_features_does_not_drown_the_rest(lesson: Lesson) -> None:
+    examples = [lesson.features[i] for i in range(8)]
+    scale = feature_scale(examples)
+    drafter = EagleModel(EagleShape(HIDDEN, 4, 2, 8, 48, LAYERS, 10000.0, 1e-6))
+    drafter.start_from(scale)
+    heard = drafter.reduce.weight * scale.flatten()
+    rows = torch.cat([e.features[e.answer_start :].float() for e in examples]).flatten(1)
+    torch.testing.assert_close(rows.pow(2).mean(0).sqrt(), scale.flatten())
+    assert heard.std(0).max() < 2.5 * heard.std(0).min()
 
 
 def test_medusas_heads_are_judged_by_lm_heads_of_their_own_where_they_have_some(lesson: Lesson) -> None:
