@@ -96,7 +96,8 @@ def _recipe(card: DrafterCard) -> Iterator[str]:
     yield (
         f"{recipe['steps']} steps of {recipe['batch_size']} answers, Muon (matrices) and AdamW (norms), learning rate "
         f"{recipe['learning_rate']:g} with a cosine to a tenth after {recipe['warmup']} steps, weight decay "
-        f"{recipe['weight_decay']:g}; the target's own distribution as teacher, position j weighted {recipe['decay']:g}^j, {card.depth} positions; "
+        f"{recipe['weight_decay']:g}; the target's own distribution as teacher, position j weighted "
+        f"{recipe['decay']:g}^j, {card.depth} positions; "
         f"seed {recipe['seed']}. To repeat it:"
     )
     yield ""
