@@ -124,7 +124,7 @@ class Arm:
         label = self.engine.meter.drafter
         self.engine.plan_client = PlanClient(plan, self.clock, name, label, monotonic=self.clock)
         self._turnstile = Turnstile()
-        self._loop = EngineLoop(self.engine, self._take_chunk, self._take_report, TICK_S)
+        self._loop = EngineLoop(self.engine, self._take_chunks, self._take_report, TICK_S)
         self._queue: deque[EngineRequest] = deque()
         self._open = 0
         self._chunks: list[Chunk] = []
@@ -199,15 +199,16 @@ class Arm:
         if self._is_started:
             self._loop.stop()
 
-    def _take_chunk(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-        if chunk.record is not None:
-            self._open -= 1
-            if self._queue:
-                self._loop.submit(self._queue.popleft())
-            if not self._open:
-                self.clock.stand()
-                self._phase_done.set()
+    def _take_chunks(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._chunks.append(chunk)
+            if chunk.record is not None:
+                self._open -= 1
+                if self._queue:
+                    self._loop.submit(self._queue.popleft())
+                if not self._open:
+                    self.clock.stand()
+                    self._phase_done.set()
         self._turnstile.pass_through()
 
     def _take_report(self, report: Report) -> None:

@@ -16,6 +16,7 @@ import json
 import queue
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ class InProcess:
 
     def __init__(self, settings: Settings) -> None:
         engine, _ = build_engine(settings, parse_policy(POLICY.replace("START", "0")), worker="benchmark")
-        self._chunks: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        self._chunks: queue.SimpleQueue[Sequence[Chunk]] = queue.SimpleQueue()
         self._loop = EngineLoop(engine, self._chunks.put, lambda report: None)
         self._loop.start()
 
@@ -70,10 +71,10 @@ class InProcess:
         texts = dict.fromkeys(map(str, range(len(prompts))), "")
         left = len(prompts)
         while left:
-            chunk = self._chunks.get(timeout=600)
-            first.setdefault(chunk.request_id, time.perf_counter() - started)
-            texts[chunk.request_id] += chunk.text
-            left -= chunk.finish_reason is not None
+            for chunk in self._chunks.get(timeout=600):
+                first.setdefault(chunk.request_id, time.perf_counter() - started)
+                texts[chunk.request_id] += chunk.text
+                left -= chunk.finish_reason is not None
         seconds = time.perf_counter() - started
         return Turn(tuple(first[name] for name in texts), seconds, tuple(texts.values()))
 

@@ -46,14 +46,11 @@ class Server:
     process: subprocess.Popen[bytes]
 
     def held(self) -> Held:
-        """Of the processes of the endpoint's path: Serve's replicas and proxy. The rest of Ray caches as it likes."""
+        """Of the processes of the endpoint's path: Serve's replicas. The rest of Ray caches as it likes."""
         rss = handles = 0
         for pid in _descendants(self.process.pid):
             with contextlib.suppress(OSError, StopIteration, ValueError):
-                if (
-                    b"ray::Serve" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-                    and b"ray::Proxy" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-                ):
+                if b"ray::Serve" not in Path(f"/proc/{pid}/cmdline").read_bytes():
                     continue
                 status = Path(f"/proc/{pid}/status").read_text().splitlines()
                 rss += 1024 * int(next(line for line in status if line.startswith("VmRSS")).split()[1])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import uuid
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from transformers import AutoConfig, AutoTokenizer
@@ -24,21 +25,26 @@ from controlplane.store.engine import open_database
 from controlplane.telemetry import Report
 from workers.admission import Admission
 from workers.api import create_app
-from workers.backend import Draining, Overloaded
+from workers.backend import Draining
 from workers.build import build_engine, choose_device
 from workers.canary import Canary
 from workers.controller_actor import send_reports
-from workers.deadlines import QUEUE_WAIT, Deadlines, TimeLimits
+from workers.deadlines import Deadlines, TimeLimits
 from workers.engine_loop import EngineLoop
 from workers.holdout import role_here, router_options
+from workers.http_server import HttpServer
 from workers.logs import configure_logs
 from workers.model_support import context_limit
 from workers.models.resolve import resolve_model
+from workers.open_requests import OpenRequests
 from workers.otel import phase_spans, request_telemetry
 from workers.ray_backend import RayBackend
 from workers.reporter import Reporter
 from workers.request_ends import RequestEnds
 from workers.sequence import Chunk, EngineRequest
+from workers.token_inlet import TokenInlet
+from workers.token_outlet import Outlets
+from workers.token_wire import EndpointAddress
 from workers.worker_totals import MetricsSnapshot, WorkerTotals
 
 LINGER_S = 10.0
@@ -48,12 +54,15 @@ HUNG_STEPS = 5
 ENDPOINTS = 1
 """Replicas of the endpoint: limits of API keys are divided by it, each replica keeping to its part."""
 
+ENDPOINT_ENVIRONMENT = {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
+"""Calls of workers leave from the event loop that HTTP is served on, without a thread between."""
+
 SERVE_LOGS = {"log_level": "WARNING", "enable_access_log": False}
 """Of Ray Serve and of each replica: a request has a line in Kadence's own log, and none of theirs beside it."""
 
 
 class Worker:
-    """One engine on its own thread; requests stream their chunks out of it."""
+    """One engine on its own thread; its tokens go to the endpoints that asked, a message for each and step."""
 
     def __init__(self, settings: Settings, policy_text: str) -> None:
         configure_logs(settings, "worker")
@@ -68,52 +77,38 @@ class Worker:
         self._is_draining = False
         self._totals = WorkerTotals()
         self._snapshot: MetricsSnapshot | None = None
-        self._streams: dict[str, asyncio.Queue[Chunk | Exception]] = {}
-        self._outbox: deque[Chunk] = deque()
-        self._is_delivering = False
-        self._ends = RequestEnds(phase_spans(settings))
         self._event_loop = asyncio.get_event_loop()
         self._reporter = Reporter(send_reports, self._plan_client.accept)
         self._energy = engine.energy
         profile = engine.profile
         self._engine_loop = EngineLoop(
             engine,
-            self._on_chunk,
+            self._on_chunks,
             self._on_report,
             settings.tick_s,
             idle_work=None if profile is None else profile.advance,
             canary=Canary(engine, settings.canary_share),
             step_limit_s=HUNG_STEPS * settings.stall_timeout_s,
         )
+        self._outlets = Outlets()
+        self._requests = OpenRequests(
+            self._admission,
+            RequestEnds(phase_spans(settings)),
+            self._engine_loop.submit,
+            self._engine_loop.cancel,
+        )
         self._engine_loop.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[tuple[Chunk, ...]]:
-        """The request's chunks, one a step; the last one carries finish_reason. What came since the last message goes
-        into one: a reader that is slow costs fewer of them. Raises Overloaded, also for a request that was taken in and
-        has to make room before it has begun; raises Draining.
+    async def generate(self, request: EngineRequest, endpoint: EndpointAddress) -> None:
+        """Returns when the last of the request's chunks, which has its finish_reason, is on its way to the endpoint.
+
+        Raises Overloaded, also for a request that was taken in and has to make room before it has begun; raises
+        Draining, and EndpointLost.
         """
+        outlet = await self._outlets.reach(endpoint)
         if self._is_draining:
             raise Draining
-        displaced = self._admission.admit(request)
-        if displaced is not None:
-            self._streams[displaced.request_id].put_nowait(Overloaded(self._admission.retry_after_s()))
-        stream: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
-        self._streams[request.request_id] = stream
-        finished = False
-        try:
-            self._ends.begin(request)
-            self._engine_loop.submit(request)
-            while not finished:
-                chunks = await _all_of(stream)
-                finished = chunks[-1].finish_reason is not None
-                if chunks[-1].error == QUEUE_WAIT:
-                    raise Overloaded(self._admission.retry_after_s(), "the request waited too long for its turn")
-                yield chunks
-        finally:
-            self._admission.end(request.request_id)
-            del self._streams[request.request_id]
-            if not finished:
-                self._engine_loop.cancel(request.request_id)
+        await self._requests.serve(request, outlet)
 
     async def snapshot(self) -> MetricsSnapshot | None:
         """Totals up to the last closed window; None before the first."""
@@ -143,31 +138,16 @@ class Worker:
             raise RuntimeError("the engine's thread has ended, or all of its steps fail")
 
     def __del__(self) -> None:
-        if hasattr(self, "_engine_loop"):
+        if hasattr(self, "_requests"):
             self._engine_loop.stop()
+            with contextlib.suppress(RuntimeError):  # of an event loop that has ended before
+                self._event_loop.call_soon_threadsafe(self._outlets.close)  # after the last chunks, which wait there
             self._reporter.stop()
             if self._energy is not None:
                 self._energy.stop()
 
-    def _on_chunk(self, chunk: Chunk) -> None:
-        # One wake-up for all chunks of a step: the flag may be late by one, which costs a wake-up and loses nothing.
-        self._outbox.append(chunk)
-        if not self._is_delivering:
-            self._is_delivering = True
-            self._event_loop.call_soon_threadsafe(self._deliver_all)
-
-    def _deliver_all(self) -> None:
-        self._is_delivering = False
-        while self._outbox:
-            self._deliver(self._outbox.popleft())
-
-    def _deliver(self, chunk: Chunk) -> None:
-        stream = self._streams.get(chunk.request_id)
-        if stream is not None:
-            stream.put_nowait(chunk)
-            # From here on and not from when it is read: one that has a chunk is not turned away any more.
-            self._admission.begin(chunk.request_id)
-        self._ends.take(chunk)
+    def _on_chunks(self, chunks: Sequence[Chunk]) -> None:
+        self._event_loop.call_soon_threadsafe(self._requests.deliver, chunks)
 
     def _on_report(self, report: Report) -> None:
         self._reporter.put(report)
@@ -182,24 +162,38 @@ class Worker:
         )
 
 
-async def _all_of(stream: asyncio.Queue[Chunk | Exception]) -> tuple[Chunk, ...]:
-    """Wait for a chunk and take all that are there. Raises an exception that was put."""
-    taken = [await stream.get()]
-    while not stream.empty():
-        taken.append(stream.get_nowait())
-    chunks = []
-    for item in taken:
-        if isinstance(item, Exception):
-            raise item
-        chunks.append(item)
-    return tuple(chunks)
-
-
 class Endpoint:
-    """The FastAPI application's replica; it takes the Worker deployment so that Serve starts that one, too."""
+    """Speaks HTTP, by a server of its own, for the workers behind `worker`, their deployment's handle.
 
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
+    keys: API keys as they are now. Raises OSError where the port cannot be had.
+    """
+
+    def __init__(self, worker: Any, settings: Settings, policy_text: str, keys: KeyRing) -> None:
+        configure_logs(settings, "endpoint")
+        folder = resolve_model(settings.model, settings.model_cache)
+        backend = RayBackend(
+            worker,
+            settings,
+            policy_text,
+            AutoTokenizer.from_pretrained(folder),
+            context_limit(AutoConfig.from_pretrained(folder), settings.max_context),
+            admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
+            keys=keys,
+            endpoints=ENDPOINTS,
+            inlet=TokenInlet(ray.util.get_node_ip_address()),
+        )
+        app = create_app(backend, request_telemetry(settings))
+        self._answers_end_within_s = settings.request_timeout_s
+        self._server = HttpServer(app, settings.host, settings.port)
+
+    def check_health(self) -> None:
+        """Ray Serve replaces a replica that raises here."""
+        if not self._server.is_running:
+            raise RuntimeError("the HTTP server has ended")
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_server"):
+            await self._server.stop(self._answers_end_within_s)
 
 
 def keys_at_start(settings: Settings) -> KeyRing:
@@ -255,34 +249,12 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         **router_options(settings, parse_policy(policy_text, source=str(settings.policy))),
     )(Worker)
 
-    keys = keys_at_start(settings)
-
-    def build_endpoint() -> Any:
-        """Runs in the Endpoint's own process, when its replica starts."""
-        configure_logs(settings, "endpoint")
-        handle = serve.get_deployment_handle("Worker", "kadence")
-        folder = resolve_model(settings.model, settings.model_cache)
-        return create_app(
-            RayBackend(
-                handle,
-                settings,
-                policy_text,
-                AutoTokenizer.from_pretrained(folder),
-                context_limit(AutoConfig.from_pretrained(folder), settings.max_context),
-                admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
-                keys=keys,
-                endpoints=ENDPOINTS,
-            ),
-            request_telemetry(settings),
-        )
-
     endpoint = serve.deployment(
         name="Endpoint",
         num_replicas=ENDPOINTS,
-        max_ongoing_requests=4 * limit * max(settings.replicas, settings.max_replicas) + 64,
         # No answer takes longer, so that a replica that is replaced ends all of its own.
         graceful_shutdown_timeout_s=settings.request_timeout_s + LINGER_S,
         logging_config=SERVE_LOGS,
-        ray_actor_options={"num_cpus": 0},
-    )(serve.ingress(build_endpoint)(Endpoint))
-    return endpoint.bind(worker.bind(settings, policy_text))
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": ENDPOINT_ENVIRONMENT}},
+    )(Endpoint)
+    return endpoint.bind(worker.bind(settings, policy_text), settings, policy_text, keys_at_start(settings))

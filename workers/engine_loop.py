@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -49,17 +49,18 @@ class _EndAll:
 class EngineLoop:
     """Steps the engine while there is work, and closes a window every `tick_s`, busy or idle.
 
-    on_chunk and on_report are called on the engine's thread and must not block. submit and cancel may be called from
-    any thread. idle_work: called again and again, on the engine's thread, once there was no request for QUIET_S, until
-    it answers False; a request that arrives waits for the call that runs. canary: checks finished text, a piece between
-    two steps; where text is not the target's, this worker stops drafting at once and reports without waiting for its
-    tick. None: nothing is checked. step_limit_s: a step that takes longer has hung, and the loop is not healthy.
+    on_chunks has all chunks of a step at once; it and on_report are called on the engine's thread and must not block.
+    submit and cancel may be called from any thread. idle_work: called again and again, on the engine's thread, once
+    there was no request for QUIET_S, until it answers False; a request that arrives waits for the call that runs.
+    canary: checks finished text, a piece between two steps; where text is not the target's, this worker stops drafting
+    at once and reports without waiting for its tick. None: nothing is checked. step_limit_s: a step that takes longer
+    has hung, and the loop is not healthy.
     """
 
     def __init__(
         self,
         engine: Engine,
-        on_chunk: Callable[[Chunk], None],
+        on_chunks: Callable[[Sequence[Chunk]], None],
         on_report: Callable[[Report], None],
         tick_s: float = 1.0,
         idle_work: Callable[[], bool] | None = None,
@@ -70,7 +71,7 @@ class EngineLoop:
         self._canary = canary
         self._checks: list[CanaryCheck] = []
         self._is_urgent = False
-        self._on_chunk = on_chunk
+        self._on_chunks = on_chunks
         self._on_report = on_report
         self._tick_s = tick_s
         self._idle_work = idle_work
@@ -157,8 +158,7 @@ class EngineLoop:
             if self._is_urgent or time.monotonic() >= next_close:
                 self._report()
                 next_close = max(next_close + self._tick_s, time.monotonic() + self._tick_s / 2)
-        for chunk in self._engine.fail_all("the server is shutting down"):
-            self._emit(chunk)
+        self._emit(*self._engine.fail_all("the server is shutting down"))
         self._drop_compiling("the server is shutting down")
         self._compiler.shutdown(wait=False, cancel_futures=True)
         self._report()
@@ -166,8 +166,7 @@ class EngineLoop:
     def _step(self) -> None:
         if self._canary is not None:
             self._take_check(self._canary.make_room())
-        for chunk in self._engine.end_overdue():
-            self._emit(chunk)
+        self._emit(*self._engine.end_overdue())
         self._stepping_since = time.monotonic()
         try:
             chunks = self._engine.step()
@@ -178,8 +177,7 @@ class EngineLoop:
             log.exception("engine step failed")
             chunks = self._engine.fail_all("the worker failed on this step; its requests were ended")
         self._stepping_since = math.inf
-        for chunk in chunks:
-            self._emit(chunk)
+        self._emit(*chunks)
 
     def _work_idly(self, work: Callable[[], bool]) -> None:
         try:
@@ -223,16 +221,17 @@ class EngineLoop:
             if chunk is not None:
                 self._emit(chunk)
         elif isinstance(item, _EndAll):
-            for chunk in self._engine.fail_all(item.error):
-                self._emit(chunk)
+            self._emit(*self._engine.fail_all(item.error))
             self._drop_compiling(item.error)
 
-    def _emit(self, chunk: Chunk) -> None:
-        if chunk.record is not None:
-            self._records.append(chunk.record)
-        self._on_chunk(chunk)
+    def _emit(self, *chunks: Chunk) -> None:
+        if not chunks:
+            return
+        self._records.extend(chunk.record for chunk in chunks if chunk.record is not None)
+        self._on_chunks(chunks)
         if self._canary is not None:
-            self._canary.follow(chunk)
+            for chunk in chunks:
+                self._canary.follow(chunk)
 
     def _take_check(self, check: CanaryCheck | None) -> None:
         """Keep a check for the report; wrong text stops the drafter here and now, and everywhere with the report."""

@@ -31,6 +31,7 @@ from workers.logs import said_by
 from workers.plan_client import unplanned
 from workers.reporter import ControllerUnreachable
 from workers.sequence import Chunk, EngineRequest
+from workers.token_inlet import UNFINISHED, TokenInlet, TokenStream
 from workers.worker_totals import MetricsSnapshot
 
 log = structlog.get_logger(__name__)
@@ -54,8 +55,9 @@ class RayBackend:
         admin_key: str | None = None,
         keys: KeyRing | None = None,
         endpoints: int = 1,
+        inlet: TokenInlet | None = None,
     ) -> None:
-        """keys: as they were when serving started, until the controller says more."""
+        """keys: as they were when serving started, until the controller says more. inlet: where tokens come in."""
         self.model_id = settings.model
         self.max_context = max_context
         self.max_prompts = settings.admission_limit
@@ -69,7 +71,8 @@ class RayBackend:
         self._keys = keys or KeyRing()
         self._has_asked = asyncio.Event()
         self._workers = workers
-        self._stream = workers.options(stream=True).generate
+        self._inlet = inlet or TokenInlet()
+        self._calls: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
         self._responses: dict[str, Any] = {}
         self._policy = parse_policy(policy_text, source=str(settings.policy))
         self._plan = unplanned(self._policy)
@@ -94,12 +97,19 @@ class RayBackend:
                 await asyncio.wait_for(self._has_asked.wait(), LEARN_WITHIN_S)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        response = self._stream.remote(request)
+        address = await self._inlet.address()
+        stream = self._inlet.open(request.request_id)
+        response = self._workers.generate.remote(request, address)
         self._responses[request.request_id] = response
+        call = asyncio.create_task(_follow(response, stream))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        is_over = False
         try:
-            async for chunks in response:
-                for chunk in chunks:
-                    yield chunk
+            while not is_over:
+                chunk = await stream.get()
+                is_over = chunk.finish_reason is not None
+                yield chunk
         except (Overloaded, Draining):
             raise
         except RayTaskError as error:
@@ -116,8 +126,10 @@ class RayBackend:
             raise WorkerError("the worker went away while serving this request; try again") from error
         finally:
             self._responses.pop(request.request_id, None)
-            # Reached by a client that left, too: the worker then ends the sequence within a step.
-            response.cancel()
+            self._inlet.close(request.request_id)
+            if not is_over:
+                # Reached by a client that left, too: the worker then ends the sequence within a step.
+                response.cancel()
 
     async def admit(self, ask: Ask) -> Refusal | None:
         return await self._gate.admit(self._policy, ask)
@@ -257,3 +269,15 @@ class RayBackend:
             self._has_asked.set()
             await self._gate.hold()
             await asyncio.sleep(REFRESH_S)
+
+
+async def _follow(response: Any, stream: TokenStream) -> None:
+    """Tell a stream how the call that it belongs to has ended."""
+    try:
+        await response
+    except asyncio.CancelledError:
+        stream.fail(WorkerError("this request was cancelled"))
+    except Exception as error:
+        stream.fail(error)
+    else:
+        stream.fail_late(UNFINISHED)

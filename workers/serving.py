@@ -147,13 +147,11 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
     import ray
     from ray import serve
     from ray.exceptions import RayError
-    from ray.serve.config import HTTPOptions
+    from ray.serve.config import ProxyLocation
 
     from workers.controller_actor import start_controller, stop_controller
     from workers.deployment import SERVE_LOGS, build_app
-    from workers.request_identity import PROXY_CALLBACK
 
-    os.environ.update(PROXY_CALLBACK)  # Ray's processes, its proxies among them, inherit it
     for noisy in ("ray.serve", "ray._private.authentication"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     ray.init(
@@ -178,8 +176,8 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
 
     try:
         start_controller(settings, policy_text)
-        http = HTTPOptions(host=settings.host, port=settings.port)
-        serve.start(http_options=http, logging_config=SERVE_LOGS)
+        # No proxy of Ray's: the endpoint has an HTTP server of its own.
+        serve.start(proxy_location=ProxyLocation.Disabled, logging_config=SERVE_LOGS)
         try:
             serve.run(build_app(settings, policy_text), name="kadence", route_prefix="/")
         except RuntimeError as error:

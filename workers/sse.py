@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode  # json.dumps would make one for every event
+
 T = TypeVar("T")
 
 
@@ -21,7 +23,7 @@ class ClientGone(Exception):
 
 def frame(event: Mapping[str, Any]) -> bytes:
     """One event. ASCII only: some clients cut lines at U+2028 and U+0085, which JSON may carry raw."""
-    return b"data: " + json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n\n"
+    return b"data: " + _encode(event).encode() + b"\n\n"
 
 
 async def disconnected(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAI SDK over Ray's proxy, against the real model: synchronous, asynchronous, streaming."""
+"""The OpenAI SDK over HTTP, against the real model: synchronous, asynchronous, streaming."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,7 @@ def test_predicted_outputs_are_counted_and_change_nothing(client: openai.OpenAI)
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens is not None
 
 
-def test_an_error_of_ray_s_proxy_path_is_the_sdks_own(client: openai.OpenAI) -> None:
+def test_an_error_of_the_endpoint_is_the_sdks_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**{**ASKED, "model": "gpt-99"})
     with pytest.raises(openai.BadRequestError) as bad:

@@ -559,6 +559,41 @@ def is_log(path: Path) -> bool:
     return path.is_file() and (path.suffix in (".log", ".out", ".err", ".1") or "log" in path.parts[-2])
 
 
+LONG = {"model": "smollm2-135m-instruct", "prompt": "One, two", "max_tokens": 400, "ignore_eos": True}
+
+
+def serves(kadence) -> bool:
+    try:
+        return httpx.post(f"{kadence.url}/v1/completions", json={**LONG, "max_tokens": 1}, timeout=60).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_killed_worker_ends_its_streams_with_an_error_and_another_one_comes(kadence, eventually) -> None:
+    with httpx.stream("POST", f"{kadence.url}/v1/completions", json={**LONG, "stream": True}, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        os.kill(kadence.pid_of("ray::ServeReplica:kadence:Worker"), signal.SIGKILL)
+        *_, error, done = [line for line in lines if line]
+    assert done == "data: [DONE]"
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "service_unavailable"
+    eventually(lambda: serves(kadence), within=120)
+
+
+def test_a_killed_endpoint_leaves_no_request_running_and_comes_back_on_its_port(kadence, eventually) -> None:
+    with httpx.stream("POST", f"{kadence.url}/v1/completions", json={**LONG, "stream": True}, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        os.kill(kadence.pid_of("ray::ServeReplica:kadence:Endpoint"), signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
+    eventually(lambda: serves(kadence), within=120)
+    eventually(lambda: kadence.metric("kadence_running_sequences") == 0)
+    records = [json.loads(line) for line in (kadence.home / "logs" / "kadence.log").read_text().splitlines()]
+    ended = [line for line in records if line["event"] == "request ended" and line["finish_reason"] == "cancelled"]
+    assert ended[-1]["completion_tokens"] < LONG["max_tokens"]
+
+
 def test_ctrl_c_lets_a_stream_end_stops_everything_it_started_and_keeps_the_last_request(
     kadence, ask, eventually
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,12 +79,12 @@ def served(engine: Any) -> Iterator[Served]:
     chunks: dict[str, Chunk] = {}
     arrived = threading.Condition()
 
-    def on_chunk(chunk: Chunk) -> None:
+    def on_chunks(given: Sequence[Chunk]) -> None:
         with arrived:
-            chunks[chunk.request_id] = chunk
+            chunks.update({chunk.request_id: chunk for chunk in given})
             arrived.notify_all()
 
-    loop = EngineLoop(engine, on_chunk, lambda report: None)
+    loop = EngineLoop(engine, on_chunks, lambda report: None)
     loop.start()
     yield Served(loop, chunks, arrived)
     loop.stop()
@@ -130,12 +130,12 @@ def loop_with(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         chunks: dict[str, Chunk] = {}
         arrived = threading.Condition()
 
-        def on_chunk(chunk: Chunk) -> None:
+        def on_chunks(given: Sequence[Chunk]) -> None:
             with arrived:
-                chunks[chunk.request_id] = chunk
+                chunks.update({chunk.request_id: chunk for chunk in given})
                 arrived.notify_all()
 
-        made.append(EngineLoop(engine, on_chunk, lambda report: None, idle_work=idle_work))
+        made.append(EngineLoop(engine, on_chunks, lambda report: None, idle_work=idle_work))
         made[-1].start()
         return Served(made[-1], chunks, arrived)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +13,18 @@ from structlog.testing import capture_logs
 
 from controlplane.policy_control import PolicyStatus
 from controlplane.settings import load_settings
-from workers.backend import Draining, JournalCounts, WorkerError
+from workers import token_inlet
+from workers.backend import Draining, JournalCounts, Overloaded, WorkerError
 from workers.plan_client import unplanned
-from workers.sequence import EngineRequest, SamplingParams
+from workers.sequence import Chunk, EngineRequest, SamplingParams
+from workers.token_inlet import TokenInlet
+from workers.token_outlet import Outlets
+from workers.token_wire import EndpointAddress
 from workers.worker_totals import MetricsSnapshot
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
+    from ray.exceptions import ActorDiedError, RayTaskError
     from ray.serve.exceptions import RequestCancelledError
 
     from workers.controller_actor import ControllerState
@@ -35,9 +39,6 @@ FIRST, SECOND = (
 
 class NoWorkers:
     """A deployment handle without a replica behind it."""
-
-    def options(self, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(generate=None)
 
     def broadcast(self, *_: Any) -> NoWorkers:
         return self
@@ -68,32 +69,112 @@ def test_a_policy_in_force_is_answered_with_its_revision_even_if_the_controller_
     assert answered == in_force
 
 
-class Cancelled:
-    """The answer to a call that Ray cancelled, as its client left."""
+class Response:
+    """The answer to a call of a worker, which brings `chunks` and then ends as `end` says; None: it never ends."""
 
-    def remote(self, _: Any) -> Cancelled:
-        return self
+    def __init__(self, request: EngineRequest, address: EndpointAddress, chunks: list[Chunk], end: Any) -> None:
+        self.is_cancelled = False
+        self._work = asyncio.ensure_future(self._bring(request, address, chunks, end))
 
-    async def __aiter__(self) -> Any:
-        raise RequestCancelledError("r")
-        yield
+    async def _bring(self, request: EngineRequest, address: EndpointAddress, chunks: list[Chunk], end: Any) -> None:
+        outlets = Outlets()
+        outlet = await outlets.reach(address)
+        outlet.send([replace(chunk, request_id=request.request_id) for chunk in chunks])
+        if end is None:
+            await asyncio.Event().wait()
+        if isinstance(end, Exception):
+            raise end
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
 
     def cancel(self) -> None:
-        pass
+        self.is_cancelled = True
+        self._work.cancel()
+
+
+class Bringing(NoWorkers):
+    """Workers of which each call brings the same chunks and has the same end."""
+
+    def __init__(self, chunks: list[Chunk], end: Any) -> None:
+        self.generate = self
+        self.calls: list[Response] = []
+        self._script = chunks, end
+
+    def remote(self, request: EngineRequest, address: EndpointAddress) -> Response:
+        self.calls.append(Response(request, address, *self._script))
+        return self.calls[-1]
+
+
+LAST = Chunk("", (2,), "b", finish_reason="stop")
+BEGUN = Chunk("", (1,), "a")
+
+
+def ask(workers: Bringing, most: int = 99) -> str:
+    """The text of an answer, of which the client reads so many chunks."""
+
+    async def read() -> str:
+        inlet = TokenInlet()
+        backend = RayBackend(workers, load_settings(), FIRST, tokenizer=None, max_context=16, inlet=inlet)
+        text = ""
+        stream = backend.generate(EngineRequest("r", (1,), SamplingParams(4), "default"))
+        try:
+            for _ in range(most):
+                try:
+                    text += (await anext(stream)).text
+                except StopAsyncIteration:
+                    break
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+            assert inlet.open_streams == 0
+            await asyncio.sleep(0)
+            inlet.stop()
+        return text
+
+    return asyncio.run(read())
+
+
+def test_tokens_come_until_the_last_one_and_then_nothing_is_cancelled() -> None:
+    workers = Bringing([BEGUN, LAST], end=None)
+    assert ask(workers) == "ab"
+    assert not workers.calls[0].is_cancelled
+
+
+def test_a_client_that_leaves_ends_its_call() -> None:
+    workers = Bringing([BEGUN], end=None)
+    assert ask(workers, most=1) == "a"
+    assert workers.calls[0].is_cancelled
+
+
+@pytest.mark.parametrize("refusal", [Overloaded(3.0), Draining()])
+def test_a_worker_that_takes_nothing_in_says_so_through_its_call(refusal: Exception) -> None:
+    with pytest.raises(type(refusal)):
+        ask(Bringing([], end=refusal))
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (ActorDiedError(), "the worker went away while serving this request; try again"),
+        (RayTaskError("generate", "", RuntimeError("device")), "the worker failed while serving this request"),
+        (RequestCancelledError("r"), "this request was cancelled"),
+    ],
+)
+def test_a_call_that_ends_badly_in_the_middle_of_a_stream_is_a_workers_error(end: Exception, said: str) -> None:
+    workers = Bringing([BEGUN], end)
+    with capture_logs(), pytest.raises(WorkerError, match=said):
+        ask(workers)
+
+
+def test_a_call_that_ends_without_the_last_token_is_a_workers_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_inlet, "LATE_S", 0.02)
+    with pytest.raises(WorkerError, match="without a result"):
+        ask(Bringing([BEGUN], end="done"))
 
 
 def test_a_client_that_leaves_is_no_lost_worker_in_the_log() -> None:
-    class Workers(NoWorkers):
-        def options(self, **_: Any) -> SimpleNamespace:
-            return SimpleNamespace(generate=Cancelled())
-
-    async def ask() -> None:
-        backend = RayBackend(Workers(), load_settings(), FIRST, tokenizer=None, max_context=16)
-        async for _ in backend.generate(EngineRequest("r", (1,), SamplingParams(4), "default")):
-            pass
-
     with capture_logs() as lines, pytest.raises(WorkerError, match="cancelled"):
-        asyncio.run(ask())
+        ask(Bringing([], RequestCancelledError("r")))
     assert lines == []
 
 

@@ -36,7 +36,7 @@ class Running:
         self.report_to = self.reports.put
         self.loop = EngineLoop(
             engine,
-            self.chunks.put,
+            lambda given: [self.chunks.put(chunk) for chunk in given],
             lambda report: self.report_to(report),
             tick_s,
             canary=Canary(engine, 0.5) if canary else None,

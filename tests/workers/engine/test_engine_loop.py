@@ -23,7 +23,9 @@ class Loop:
         self.engine = engine
         self.chunks = queue.SimpleQueue()
         self.reports = queue.SimpleQueue()
-        self.loop = EngineLoop(engine, self.chunks.put, self.reports.put, tick_s)
+        self.loop = EngineLoop(
+            engine, lambda given: [self.chunks.put(chunk) for chunk in given], self.reports.put, tick_s
+        )
 
     def last_chunk(self, request_id, timeout=LONG_S):
         """Of a request; chunks of others are dropped."""

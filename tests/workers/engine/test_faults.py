@@ -46,7 +46,9 @@ class Site:
         self.chunks = queue.SimpleQueue()
         self.client = engine.plan_client
         self.reporter = Reporter(self.send, self.client.accept)
-        self.loop = EngineLoop(engine, self.chunks.put, self.reporter.put, TICK_S)
+        self.loop = EngineLoop(
+            engine, lambda given: [self.chunks.put(chunk) for chunk in given], self.reporter.put, TICK_S
+        )
         self.drafted, self.errors, self.finished = set(), [], 0
         self._stopping = threading.Event()
         self._client = threading.Thread(target=self._request_forever)

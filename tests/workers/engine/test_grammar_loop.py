@@ -40,7 +40,9 @@ def start():
 
     def make(engine):
         chunks = queue.SimpleQueue()
-        running.append(EngineLoop(engine, chunks.put, lambda report: None, 0.05))
+        running.append(
+            EngineLoop(engine, lambda given: [chunks.put(chunk) for chunk in given], lambda report: None, 0.05)
+        )
         running[-1].start()
         return running[-1], chunks
 

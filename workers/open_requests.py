@@ -1,0 +1,91 @@
+"""The requests that a worker has taken in: each one's call ends with it, its tokens go out with those of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from workers.admission import Admission
+from workers.backend import Overloaded
+from workers.deadlines import QUEUE_WAIT
+from workers.request_ends import RequestEnds
+from workers.sequence import Chunk, EngineRequest
+from workers.token_outlet import Outlet
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    outlet: Outlet
+    end: asyncio.Future[None]
+
+
+class OpenRequests:
+    """Of one worker, on its event loop. submit and cancel: of the engine, which answers through `deliver`."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        ends: RequestEnds,
+        submit: Callable[[EngineRequest], None],
+        cancel: Callable[[str], None],
+    ) -> None:
+        self._admission = admission
+        self._ends = ends
+        self._submit = submit
+        self._cancel = cancel
+        self._open: dict[str, _Open] = {}
+
+    async def serve(self, request: EngineRequest, outlet: Outlet) -> None:
+        """Returns when the request's last chunk has gone out; cancelled before that, the engine ends it, too.
+
+        Raises Overloaded, also for a request that was taken in and has to make room before it has begun, and
+        EndpointLost.
+        """
+        displaced = self._admission.admit(request)
+        if displaced is not None:
+            self._turn_away(displaced.request_id, Overloaded(self._admission.retry_after_s()))
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[request.request_id] = _Open(outlet, end)
+        is_with_engine = False
+        try:
+            outlet.follow(end)
+            if not end.done():
+                self._ends.begin(request)
+                self._submit(request)
+                is_with_engine = True
+            await end
+            is_with_engine = False
+        finally:
+            self._admission.end(request.request_id)
+            del self._open[request.request_id]
+            if is_with_engine:
+                self._cancel(request.request_id)
+
+    def deliver(self, chunks: Sequence[Chunk]) -> None:
+        """What one step gave: one message to each endpoint."""
+        messages: dict[Outlet, list[Chunk]] = {}
+        ended: list[asyncio.Future[None]] = []
+        for chunk in chunks:
+            found = self._open.get(chunk.request_id)
+            if found is not None and not found.end.done():
+                # From here on and not from when it is read: one that has a chunk is not turned away any more.
+                self._admission.begin(chunk.request_id)
+                if chunk.error == QUEUE_WAIT:
+                    wait_s = self._admission.retry_after_s()
+                    self._turn_away(chunk.request_id, Overloaded(wait_s, "the request waited too long for its turn"))
+                else:
+                    messages.setdefault(found.outlet, []).append(chunk)
+                    if chunk.finish_reason is not None:
+                        ended.append(found.end)
+            self._ends.take(chunk)
+        for outlet, message in messages.items():
+            outlet.send(message)
+        for end in ended:
+            if not end.done():
+                end.set_result(None)
+
+    def _turn_away(self, request_id: str, error: Exception) -> None:
+        found = self._open.get(request_id)
+        if found is not None and not found.end.done():
+            found.end.set_exception(error)
