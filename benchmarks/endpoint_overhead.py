@@ -5,7 +5,8 @@
 Starts a `kadence serve` of its own and an engine in this process, both at K = 0, and has them decode the same greedy
 requests one after the other, in alternating order; texts must be equal. Threads of the worker sleep between parallel
 regions (workers/deployment.py): without the variable those of this process spin, which is no matter of HTTP's. The
-endpoint's turn pays for its client, too, which shares this machine. Figures are of pairs: what the endpoint adds to the
+endpoint's turn pays for its client, too, which shares this machine: one that reads bytes and parses them when the clock
+has stopped (benchmarks/stream_client.py). Figures are of pairs: what the endpoint adds to the
 time to first token, and takes from tokens per second of the whole turn.
 """
 
@@ -21,13 +22,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-import httpx
 import typer
 
 from benchmarks.decode import machine
 from benchmarks.decode_figures import Spread, append_lines
 from benchmarks.endpoint_server import POLICY, running
+from benchmarks.stream_client import stream
 from controlplane.policy import parse_policy
 from controlplane.settings import Settings, load_settings
 from workers.build import build_engine
@@ -82,24 +84,19 @@ class InProcess:
         self._loop.stop()
 
 
-async def over_http(client: httpx.AsyncClient, prompts: list[list[int]], tokens: int, model: str) -> Turn:
-    """The same as streams, all sent at once."""
+async def over_http(url: str, prompts: list[list[int]], tokens: int, model: str) -> Turn:
+    """The same as streams, all sent at once. Raises StreamError."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    asked = {"model": model, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     started = time.perf_counter()
-
-    async def read(prompt: list[int]) -> tuple[float, str]:
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        first, text = 0.0, ""
-        async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    first = first or time.perf_counter() - started
-                    text += json.loads(line[6:])["choices"][0]["text"]
-        return first, text
-
-    read_all = await asyncio.gather(*(read(prompt) for prompt in prompts))
+    answers = await asyncio.gather(
+        *(stream(parts.hostname, parts.port, "/v1/completions", {**asked, "prompt": prompt}) for prompt in prompts)
+    )
     seconds = time.perf_counter() - started
-    return Turn(tuple(first for first, _ in read_all), seconds, tuple(text for _, text in read_all))
+    texts = ["".join(event["choices"][0]["text"] for event in answer.events()) for answer in answers]
+    return Turn(tuple(answer.first_at - started for answer in answers), seconds, tuple(texts))
 
 
 def row_of(streams: int, tokens: int, pairs: list[tuple[Turn, Turn]]) -> dict[str, Any]:
@@ -126,19 +123,18 @@ async def compare(
     url: str, engine: InProcess, streams: int, tokens: int, rounds: int, model: str
 ) -> list[tuple[Turn, Turn]]:
     pairs = []
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
-        for turn in range(-1, rounds):  # the first pair warms up
-            prompts = prompts_of(streams, turn)
-            turns: dict[str, Turn] = {}
-            for arm in ("engine", "endpoint") if turn % 2 else ("endpoint", "engine"):
-                if arm == "engine":
-                    turns[arm] = await asyncio.to_thread(engine.turn, prompts, tokens)
-                else:
-                    turns[arm] = await over_http(client, prompts, tokens, model)
-            if turns["engine"].texts != turns["endpoint"].texts:
-                raise typer.BadParameter("texts differ between the engine and the endpoint; no figures are reported")
-            if turn >= 0:
-                pairs.append((turns["engine"], turns["endpoint"]))
+    for turn in range(-1, rounds):  # the first pair warms up
+        prompts = prompts_of(streams, turn)
+        turns: dict[str, Turn] = {}
+        for arm in ("engine", "endpoint") if turn % 2 else ("endpoint", "engine"):
+            if arm == "engine":
+                turns[arm] = await asyncio.to_thread(engine.turn, prompts, tokens)
+            else:
+                turns[arm] = await over_http(url, prompts, tokens, model)
+        if turns["engine"].texts != turns["endpoint"].texts:
+            raise typer.BadParameter("texts differ between the engine and the endpoint; no figures are reported")
+        if turn >= 0:
+            pairs.append((turns["engine"], turns["endpoint"]))
     return pairs
 
 
