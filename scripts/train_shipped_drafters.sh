@@ -6,10 +6,10 @@ set -euo pipefail
 
 MODEL=smollm2-135m-instruct
 SEED=0
-ANSWERS=3240
-EAGLE_STEPS=560
-MEDUSA_STEPS=500
-DRAFT_STEPS=250
+ANSWERS=2430
+EAGLE_STEPS=1000 EAGLE_RATE=2e-3
+MEDUSA_STEPS=600 MEDUSA_RATE=2e-3
+DRAFT_STEPS=900 DRAFT_RATE=1e-3
 # Only a limit: the steps above say how long it goes on.
 BUDGET=12h
 
@@ -17,16 +17,17 @@ out=${1:-drafters}
 kadence=$(dirname "$0")/../.venv/bin/kadence
 export OMP_WAIT_POLICY=PASSIVE
 
-train() {  # KIND STEPS
-  "$kadence" train "$1" --model "$MODEL" --out "$out/$1" --answers "$ANSWERS" --steps "$2" --seed "$SEED" --budget "$BUDGET"
+train() {  # KIND STEPS RATE
+  "$kadence" train "$1" --model "$MODEL" --out "$out/$1" --answers "$ANSWERS" --steps "$2" --learning-rate "$3" \
+    --seed "$SEED" --budget "$BUDGET"
 }
 
-train eagle "$EAGLE_STEPS"
-train medusa "$MEDUSA_STEPS"
-train draft "$DRAFT_STEPS"
+train eagle "$EAGLE_STEPS" "$EAGLE_RATE"
+train medusa "$MEDUSA_STEPS" "$MEDUSA_RATE"
+train draft "$DRAFT_STEPS" "$DRAFT_RATE"
 # Steps of the engine are timed here: leave the machine idle meanwhile.
 for kind in eagle medusa draft; do
-  "$kadence" train evaluate "$out/$kind" --model "$MODEL" --seed "$SEED"
+  "$kadence" train evaluate "$out/$kind" --model "$MODEL" --answers "$ANSWERS" --seed "$SEED"
 done
 
 shipped=workers/drafters/$MODEL

@@ -43,7 +43,7 @@ EAGLE_DEPTH = 8
 @dataclass(frozen=True, slots=True)
 class AssessmentOrder:
     """What is to be judged. drafter: its folder. target: the target's folder, and its name. cache: of models and
-    answers. seeds: of sampled answers.
+    answers. seeds: of sampled answers. answers: as it was trained with, to judge by those held out of them; 0: all.
     """
 
     drafter: Path
@@ -54,6 +54,7 @@ class AssessmentOrder:
     processes: int
     max_tokens: int = 256
     seeds: tuple[int, ...] = (1,)
+    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def assess_drafter(order: AssessmentOrder, report: Report) -> Assessment:
 
     target = identify(order.name, order.target, order.cache)
     read_card(order.drafter)
-    held_out = [prompt for prompt in order.prompts if prompt.held_out]
-    wanted = questions(held_out, AutoTokenizer.from_pretrained(order.target), order.max_tokens, order.seeds)
+    asked = questions(order.prompts, AutoTokenizer.from_pretrained(order.target), order.max_tokens, order.seeds)
+    wanted = [question for question in asked[: order.answers or len(asked)] if question.held_out]
     if not wanted:
         raise ValueError("--prompts has no held-out prompt to judge by; mark some with `held_out`: true")
     store = order.cache.parent / "training" / target.weights[:16]

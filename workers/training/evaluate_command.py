@@ -28,6 +28,9 @@ def evaluate_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="The one that it was trained with: its sampled answers are there.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="Take only so many prompts of each domain; 0: all.")] = 0,
+    answers: Annotated[
+        int, typer.Option(min=0, help="As it was trained with: judge by those held out of them; 0: by all.")
+    ] = 0,
     cost: Annotated[bool, typer.Option(help="Measure steps of the engine; wants an idle machine.")] = True,
     model_cache: Annotated[
         Path | None, typer.Option(help="Folder of fetched models. [~/.cache/kadence/models]")
@@ -47,7 +50,9 @@ def evaluate_command(
 
     asked = limited(shipped_prompts() if prompts is None else read_prompts(prompts), limit)
     cache, cores = load_settings(model_cache=model_cache).model_cache, physical_cores()
-    order = AssessmentOrder(drafter, resolve_model(model, cache), model, cache, asked, cores, seeds=(seed + 1,))
+    order = AssessmentOrder(
+        drafter, resolve_model(model, cache), model, cache, asked, cores, seeds=(seed + 1,), answers=answers
+    )
     costs: list[StepCost] = []
     with Bars() as bars:
         found = assess_drafter(order, bars)

@@ -106,7 +106,10 @@ def _recipe(card: DrafterCard) -> Iterator[str]:
         f"kadence train {card.kind} --model {_name(card)}{own} --answers {recipe['answers']} "
         f"--steps {recipe['steps']} --learning-rate {recipe['learning_rate']:g} --seed {recipe['seed']} --out FOLDER"
     )
-    yield f"kadence train evaluate FOLDER --model {_name(card)}{own} --seed {recipe['seed']}"
+    yield (
+        f"kadence train evaluate FOLDER --model {_name(card)}{own} --answers {recipe['answers']} "
+        f"--seed {recipe['seed']}"
+    )
     yield "```"
     yield "Weights are equal to the bit where machine type, thread count and versions are."
 

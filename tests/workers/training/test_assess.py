@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from controlplane.telemetry import ProfileCell
 from tests.workers.training.conftest import HIDDEN, VOCAB, tiny_target
@@ -17,6 +19,7 @@ from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.training.assess import Assessment, AssessmentOrder, assess_drafter
 from workers.training.evaluate import Acceptance
 from workers.training.features import feature_layers
+from workers.training.generate import questions
 from workers.training.ngram_first import Walked
 from workers.training.plots import plot_evaluation, plot_training
 from workers.training.report import Report
@@ -36,6 +39,15 @@ def assessment(trained: Order) -> Assessment:
 def test_all_held_out_answers_are_judged_greedy_and_sampled(assessment: Assessment) -> None:
     assert assessment.answers == 4
     assert assessment.acceptance["all"].keys() == {"greedy", "t0.7"}
+
+
+def test_asked_for_part_of_the_answers_it_is_judged_by_those_held_out_of_them(trained: Order, tmp_path: Path) -> None:
+    drafter = shutil.copytree(trained.out, tmp_path / "drafter")
+    order = AssessmentOrder(drafter, trained.folder, trained.name, trained.cache, trained.prompts, 1, 12, answers=8)
+    tokenizer = AutoTokenizer.from_pretrained(trained.folder)
+    part = [question for question in questions(trained.prompts, tokenizer, 12, (1,))[:8] if question.held_out]
+    assert 0 < len(part) < 4
+    assert assess_drafter(order, Report()).answers == len(part)
 
 
 def test_its_trees_are_stored_in_its_folder(trained: Order, assessment: Assessment) -> None:
