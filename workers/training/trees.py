@@ -15,7 +15,7 @@ from workers.training.evaluate import ALL, JudgedAnswer
 from workers.training.topology import best_tree
 from workers.training.walk import walked
 
-NODES = (1, 2, 3, 4, 6, 8, 12, 16)
+NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Rungs that a topology is computed for."""
 
 
