@@ -1,7 +1,9 @@
-"""Two corrections to Triton's interpreter, without which no kernel on bfloat16 can be tested in it.
+"""Three corrections to Triton's interpreter, without which kernels cannot be tested in it to the bit.
 
 Its `tl.dot` multiplies the bit patterns of bfloat16 as if they were integers, and its conversion from float32 to
-bfloat16 cuts off where every accelerator rounds to nearest even. For processes that set TRITON_INTERPRET=1.
+bfloat16 cuts off where every accelerator rounds to nearest even. And `tl.dot` is a BLAS's product, of which a row may
+depend on how many there are and on its place (OpenBLAS's kernels for Haswell, which it takes on Zen 5), where that of
+an accelerator's tile does not. For processes that set TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+_WHOLE_FLOATS = {np.dtype(np.float16), np.dtype(np.float32)}
 _corrected: list[bool] = []
 _hastened: list[bool] = []
 
@@ -31,9 +34,12 @@ def correct_interpreter() -> None:
             return TensorHandle(widen_bfloat16(source.data), tl.float32)
         return convert(self, source, wanted)
 
-    def create_dot(self: Any, a: Any, b: Any, *rest: Any, **options: Any) -> Any:
-        widened = (cast_impl(self, x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
-        return dot(self, *widened, *rest, **options)
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any, **options: Any) -> Any:
+        a, b = (cast_impl(self, x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        if {a.data.dtype, b.data.dtype} <= _WHOLE_FLOATS:
+            product = row_by_row(a.data.astype(d.data.dtype), b.data.astype(d.data.dtype))
+            return TensorHandle(product + d.data, d.dtype.scalar)
+        return dot(self, a, b, d, *rest, **options)
 
     InterpreterBuilder.cast_impl = cast_impl
     InterpreterBuilder.create_dot = create_dot
@@ -64,6 +70,12 @@ def hasten_interpreter() -> None:
 
     interpreter._patch_lang = patch_once
     _hastened.append(True)
+
+
+def row_by_row(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The product of [..., m, k] and [..., k, n], of which each element is summed alike wherever it stands."""
+    product: np.ndarray = np.einsum("...ik,...kj->...ij", a, b, optimize=False)
+    return product
 
 
 def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
