@@ -21,6 +21,13 @@ from workers.api_order import DETAILS, DETAILS_HEADER
 
 _REF = "#/components/schemas/{model}"
 _STREAM = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream, as OpenAPI 3.2 has it; its data is JSON, or `[DONE]` at the end.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+"""Tools that check a stream check each event."""
 _HEADERS: dict[str, Any] = {
     "x-request-id": {
         "description": "The client's own id where it is sane, else one of the server's.",
@@ -104,7 +111,7 @@ def _complete(operation: dict[str, Any], route: Documented) -> None:
     if route.example is not None:
         content[JSON]["example"] = route.example
     if route.event is not None:
-        content[_STREAM] = {"schema": {"type": "string"}, "x-event-schema": _ref(route.event)}
+        content[_STREAM] = {"schema": _EVENT, "x-event-schema": _ref(route.event)}
     operation["responses"] = {"200": {"description": "The answer.", "headers": _header_refs(), "content": content}}
     for status in sorted(route.errors):
         description, example = ERRORS[status]
