@@ -81,14 +81,14 @@ class Outlets:
     async def reach(self, address: EndpointAddress) -> Outlet:
         """The connection to that endpoint, made where there is none. Raises EndpointLost."""
         task = self._outlets.get(address)
-        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().is_lost)):
+        if task is None or _is_lost(task):
             self._forget_lost()
             task = self._outlets[address] = asyncio.ensure_future(_connect(address))
         return await asyncio.shield(task)  # others may wait for it, too
 
     def close(self) -> None:
         for task in self._outlets.values():
-            if task.done() and not task.cancelled() and task.exception() is None:
+            if task.done() and not _is_lost(task):
                 task.result().close()
             else:
                 task.cancel()
@@ -97,8 +97,13 @@ class Outlets:
     def _forget_lost(self) -> None:
         """An endpoint that was replaced never comes back under its address."""
         for address, task in tuple(self._outlets.items()):
-            if task.done() and (task.cancelled() or task.exception() or task.result().is_lost):
+            if _is_lost(task):
                 del self._outlets[address]
+
+
+def _is_lost(task: asyncio.Task[Outlet]) -> bool:
+    """Whether the connection was tried and is not, or no longer, there."""
+    return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_lost)
 
 
 async def _connect(address: EndpointAddress) -> Outlet:
