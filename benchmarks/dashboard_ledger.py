@@ -33,7 +33,7 @@ PROFILE_EVERY = 6
 DECISION_S = 60
 PAIRS = 200
 PAIR_WINDOW_S = 60
-"""An experiment that was finished in the last hours, at the widest that a policy's first one is."""
+"""Of an experiment that was finished some minutes ago: its pairs, and seconds of each of their two windows."""
 
 PRICES = """version: 1
 prices:

@@ -13,8 +13,8 @@ def optimizers_of(model: nn.Module, weight_decay: float) -> list[torch.optim.Opt
 
     Muon (Jordan et al. 2024) moves every matrix along the nearest orthogonal one of its momentum. Its steps are scaled
     to the size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training", equation 4), so that one learning rate
-    serves both. On this project's EAGLE drafter, 80 steps of it were worth well over a hundred of AdamW's, for a tenth
-    more time each.
+    serves both. On this project's EAGLE drafter the first position's loss after 80 steps was 4.54 instead of AdamW's
+    5.03, for a tenth more time each.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     matrices, rest = [p for p in trained if p.ndim == 2], [p for p in trained if p.ndim != 2]
