@@ -17,7 +17,9 @@ SHRINK = 0.6
 """Fewer workers only where they would be used no more than this: a count that just fits would grow again at once."""
 UP_AFTER_S = 10.0
 DOWN_AFTER_S = 300.0
-"""How long a decision must hold before it is carried out: loading a model takes longer than many a burst lasts."""
+"""How long Serve waits before it does what is decided, as long as that goes on being decided: loading a model takes
+longer than many a burst lasts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +50,18 @@ def replica_count(loads: Sequence[WorkerLoad], queued: float, least: int, most: 
     return min(max(min(wanted(SHRINK), now), least), most)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A count that differs from the present one, and since when (seconds) it, or more in that direction, is wanted."""
-
-    count: int
-    since: float
-
-
-def after_delay(wanted: int, now_count: int, wish: Wish | None, now: float) -> tuple[int, Wish | None]:
-    """The count to have now, and the wish to remember. A wish in the other direction starts anew."""
-    if wanted == now_count:
-        return now_count, None
-    is_up = wanted > now_count
-    since = wish.since if wish is not None and (wish.count > now_count) == is_up else now
-    if now - since >= (UP_AFTER_S if is_up else DOWN_AFTER_S):
-        return wanted, None
-    return now_count, Wish(wanted, since)
-
-
 def decide(context: Any) -> tuple[int, dict[str, Any]]:
-    """Ray Serve's hook, with its AutoscalingContext: the number of replicas, and the state of the next call."""
+    """Ray Serve's hook, with its AutoscalingContext: the number of replicas, and a state, which this needs none of."""
     metrics = context.aggregated_metrics or {}
     requests, slots, kv = (metrics.get(name, {}) for name in ("requests", "slots", "kv_share"))
     loads = [WorkerLoad(requests[r], slots.get(r, 1.0), kv.get(r, 0.0)) for r in requests]
-    target = context.target_num_replicas
+    target: int = context.target_num_replicas
     if len(loads) < context.current_num_replicas and target:
-        return target, dict(context.policy_state or {})  # some have not said anything yet
+        return target, {}  # some have not said anything yet
     wanted = replica_count(
         loads,
         context.total_queued_requests or 0.0,
         context.capacity_adjusted_min_replicas,
         context.capacity_adjusted_max_replicas,
     )
-    if not target:
-        return wanted, {}  # from nothing, a request should not wait for the delay as well
-    state = context.policy_state or {}
-    wish = Wish(*state["wish"]) if state.get("wish") else None
-    count, wish = after_delay(wanted, target, wish, context.current_time)
-    return count, {"wish": None if wish is None else (wish.count, wish.since)}
+    return wanted, {}

@@ -25,6 +25,7 @@ from controlplane.store.engine import open_database
 from controlplane.telemetry import Report
 from workers.admission import Admission
 from workers.api import create_app
+from workers.autoscaling import DOWN_AFTER_S, UP_AFTER_S
 from workers.backend import Draining
 from workers.build import build_engine, choose_device
 from workers.canary import Canary
@@ -219,6 +220,8 @@ def scaling_options(settings: Settings) -> dict[str, Any]:
             initial_replicas=settings.replicas,
             metrics_interval_s=2.0,
             look_back_period_s=6.0,
+            upscale_delay_s=UP_AFTER_S,
+            downscale_delay_s=DOWN_AFTER_S,
             policy=AutoscalingPolicy(policy_function="workers.autoscaling:decide"),
         )
     }

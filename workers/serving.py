@@ -54,10 +54,11 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
     from workers.key_report import MAKE_ONE, report_keys
 
     keys = report_keys(settings)
-    stop = _stop_on_signals()
+    stop = _Stop()
+    stop.listen()
     with contextlib.ExitStack() as stack:
         started = time.monotonic()
-        endpoint = stack.enter_context(_endpoint(settings, policy_text))
+        endpoint = stack.enter_context(_endpoint(settings, policy_text, stop))
         dashboard = stack.enter_context(_Dashboard(settings)) if with_dashboard else None
         took = time.monotonic() - started
         console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model})")
@@ -118,28 +119,25 @@ def check_port(host: str, port: int) -> None:
 
 
 class _Stop(threading.Event):
-    """Set by a signal, whose number it keeps."""
+    """Set by Ctrl-C or SIGTERM, whose number it keeps."""
 
     number = 0
 
+    def listen(self) -> None:
+        """Take these signals, from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
 
-def _stop_on_signals() -> _Stop:
-    stop = _Stop()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_set():
             # The second Ctrl-C: the user does not want to wait for the drain.
             os._exit(130)
-        stop.number = number
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    return stop
+        self.number = number
+        self.set()
 
 
 @contextlib.contextmanager
-def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
+def _endpoint(settings: Settings, policy_text: str, stop: _Stop) -> Iterator[_Endpoint]:
     """Ray, the controller, and the Serve application."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray's own 15 lets everything else on the machine, even what runs at nice 19, take time from each step.
@@ -164,6 +162,8 @@ def _endpoint(settings: Settings, policy_text: str) -> Iterator[_Endpoint]:
         logging_level=logging.WARNING,
         namespace="kadence",
     )
+    # Ray's handler of SIGTERM ends the process at once, with all its streams.
+    stop.listen()
 
     def revive() -> None:
         # Serving goes on without a controller; a try that fails is made again at the next look.

@@ -136,22 +136,37 @@ def eventually() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="module")
-def kadence(tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., None]) -> Iterator[Kadence]:
-    """A running system; stopped, with everything it started, after the module's tests."""
+def kadence(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, eventually: Callable[..., None]
+) -> Iterator[Kadence]:
+    """A running system; stopped, with everything it started, after the module's tests.
+
+    A module may have SETTINGS of its own, and the COMMAND that it is started by.
+    """
     home = tmp_path_factory.mktemp("kadence")
     policy, config = home / "policies.yaml", home / "kadence.yaml"
     policy.write_text(POLICY)
     port, dashboard_port = free_port(), free_port()
-    config.write_text(
-        f"home: {home}\npolicy: {policy}\nport: {port}\ndashboard_port: {dashboard_port}\nmodel: {MODEL}\n"
-        "drafter: ngram\n"
-        f"plan_ttl_s: {PLAN_TTL_S}\nmax_sequences: {MAX_SEQUENCES}\nqueue_limit: {QUEUE_LIMIT}\nmax_context: 512\n"
-        "require_keys: never\n"  # so that other tests go on without a key when one has been made
-        "canary_share: 0.1\nenergy_model_idle_w: 5\nenergy_model_tdp_w: 20\n"
-        f"prices: {Path(__file__).parents[2] / 'prices.yaml'}\n"
-    )
+    settings = {
+        "home": str(home),
+        "policy": str(policy),
+        "port": port,
+        "dashboard_port": dashboard_port,
+        "model": MODEL,
+        "drafter": "ngram",
+        "plan_ttl_s": PLAN_TTL_S,
+        "max_sequences": MAX_SEQUENCES,
+        "queue_limit": QUEUE_LIMIT,
+        "max_context": 512,
+        "require_keys": "never",  # so that other tests go on without a key when one has been made
+        "canary_share": 0.1,
+        "energy_model_idle_w": 5,
+        "energy_model_tdp_w": 20,
+        "prices": str(Path(__file__).parents[2] / "prices.yaml"),
+    }
+    config.write_text(yaml.safe_dump(settings | getattr(request.module, "SETTINGS", {})))
     log = home / "up.log"
-    arguments = [KADENCE, "up", "--config", str(config)]
+    arguments = [KADENCE, getattr(request.module, "COMMAND", "up"), "--config", str(config)]
     with open(log, "wb") as out:
         # A Ray cluster of someone else's: Kadence starts its own beside it.
         env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}

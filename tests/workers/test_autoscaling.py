@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from workers.autoscaling import DOWN_AFTER_S, UP_AFTER_S, Wish, WorkerLoad, after_delay, decide, replica_count
+from workers.autoscaling import DOWN_AFTER_S, UP_AFTER_S, WorkerLoad, decide, replica_count
 
 
 def loads(*requests: float, kv: float = 0.1) -> list[WorkerLoad]:
@@ -45,18 +46,7 @@ def test_nobody_is_needed_for_nothing_where_that_is_allowed() -> None:
     ]
 
 
-def test_more_are_started_after_a_while_and_fewer_after_a_long_one() -> None:
-    assert after_delay(3, 2, None, 100.0) == (2, Wish(3, 100.0))
-    assert after_delay(4, 2, Wish(3, 100.0), 100.0 + UP_AFTER_S) == (4, None)
-    assert after_delay(1, 2, Wish(1, 100.0), 100.0 + UP_AFTER_S) == (2, Wish(1, 100.0))
-    assert after_delay(1, 2, Wish(1, 100.0), 100.0 + DOWN_AFTER_S) == (1, None)
-
-
-def test_a_wish_in_the_other_direction_starts_anew() -> None:
-    assert after_delay(1, 2, Wish(3, 0.0), 1000.0) == (2, Wish(1, 1000.0))
-
-
-def context(now: float, state: Any, requests: dict[str, float], replicas: int = 1, queued: float = 0.0) -> Any:
+def context(requests: dict[str, float], replicas: int = 1, queued: float = 0.0) -> Any:
     """As Serve gives it."""
     return SimpleNamespace(
         aggregated_metrics={
@@ -69,35 +59,40 @@ def context(now: float, state: Any, requests: dict[str, float], replicas: int = 
         total_queued_requests=queued,
         capacity_adjusted_min_replicas=0,
         capacity_adjusted_max_replicas=4,
-        policy_state=state,
-        current_time=now,
+        policy_state={},
+        current_time=0.0,
     )
 
 
-def test_serves_hook_carries_a_wish_out_once_it_has_held() -> None:
-    first, state = decide(context(0.0, {}, {"r": 20.0}))
-    later, _ = decide(context(UP_AFTER_S, state, {"r": 20.0}))
-    assert (first, later) == (1, 4)
+def test_serves_hook_says_what_is_wanted_now_as_serve_does_the_waiting() -> None:
+    assert decide(context({"r": 20.0})) == (4, {})
 
 
 def test_serves_hook_waits_until_every_worker_has_said_something() -> None:
-    assert decide(context(1e6, {}, {"r": 0.0}, replicas=3)) == (3, {})
+    assert decide(context({"r": 0.0}, replicas=3)) == (3, {})
 
 
 def test_serves_hook_starts_from_nothing_at_once() -> None:
-    assert decide(context(0.0, {}, {}, replicas=0, queued=1.0)) == (1, {})
+    assert decide(context({}, replicas=0, queued=1.0)) == (1, {})
 
 
-def test_serve_accepts_the_hook_and_takes_it_to_its_controller() -> None:
-    import warnings
-
+@pytest.fixture(scope="module")
+def scaling() -> dict[str, Any]:
+    """Serve's options of a worker that may be one of four."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray Serve complains about pydantic as it is imported
         from controlplane.settings import load_settings
         from workers.deployment import scaling_options
 
-        fixed = scaling_options(load_settings(replicas=2))
-        options = scaling_options(load_settings(replicas=2, max_replicas=4))
-    policy = options["autoscaling_config"].policy.get_policy()
-    assert fixed == {"num_replicas": 2}
-    assert policy(context(0.0, {}, {}, replicas=0, queued=1.0)) == (1, {})
+        assert scaling_options(load_settings(replicas=2)) == {"num_replicas": 2}
+        return scaling_options(load_settings(replicas=2, max_replicas=4))
+
+
+def test_serve_accepts_the_hook_and_takes_it_to_its_controller(scaling: dict[str, Any]) -> None:
+    policy = scaling["autoscaling_config"].policy.get_policy()
+    assert policy(context({}, replicas=0, queued=1.0)) == (1, {})
+
+
+def test_serve_waits_as_long_as_this_says(scaling: dict[str, Any]) -> None:
+    config = scaling["autoscaling_config"]
+    assert (config.upscale_delay_s, config.downscale_delay_s) == (UP_AFTER_S, DOWN_AFTER_S)
