@@ -1,4 +1,4 @@
-"""How an operation is launched: which implementation runs (Triton or the definition in PyTorch), and in what shape."""
+"""How an operation is launched: which implementation runs (Triton, C++ or the definition in PyTorch), in what shape."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NARROW_WARPS = 1
 ENABLE_FP_FUSION = False
 """Multiply and add stay apart, as in the definition, so that both take the same token."""
 
-Backend = Literal["auto", "naive", "fused"]
-BACKENDS: tuple[Backend, ...] = ("auto", "naive", "fused")
+Backend = Literal["auto", "naive", "fused", "native"]
+BACKENDS: tuple[Backend, ...] = ("auto", "naive", "fused", "native")
 
 
 class BackendUnavailable(RuntimeError):
@@ -79,12 +79,15 @@ def choose_backend(backend: Backend, device: torch.device) -> Literal["naive", "
     """What runs for tensors on `device`.
 
     "auto" falls back silently (fused on CUDA and ROCm where Triton is installed, naive elsewhere); a backend asked for
-    by name runs or raises BackendUnavailable. Fused on a CPU needs Triton's interpreter, which is for tests.
+    by name runs or raises BackendUnavailable. Fused on a CPU needs Triton's interpreter, which is for tests. Operations
+    that have a native implementation, in C++ for CPUs, consider it before they ask here.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; use one of {', '.join(BACKENDS)}")
     if backend == "naive":
         return "naive"
+    if backend == "native":
+        raise BackendUnavailable("backend 'native' cannot run: this operation has no C++; use 'auto' or 'naive'")
     obstacle = _obstacle_to_fused(device)
     if obstacle is None and (device.type == "cuda" or backend == "fused"):
         return "fused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention import naive
+from kernels.attention import naive, native
 from kernels.attention.ancestors import ancestor_words, depths_of
 from kernels.attention.arguments import STATE_TYPES, Attention, Placement, check_caches
 from kernels.attention.tiles import choose_attention_backend
@@ -53,10 +53,24 @@ def tree_attention(
 
     Raises ValueError for arguments that do not fit together, BackendUnavailable for a named backend that cannot run.
     """
-    placement = Placement.of(block_tables, context_lens, cu_rows, max_rows, max_context)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    attention = Attention(query, k_cache, v_cache, placement, ancestors, depths, scale, sliding_window, softcap)
-    if choose_attention_backend(backend, query.device, query.shape[-1]) == "naive":
+
+    def checked() -> Attention:
+        placement = Placement.of(block_tables, context_lens, cu_rows, max_rows, max_context)
+        return Attention(query, k_cache, v_cache, placement, ancestors, depths, scale, sliding_window, softcap)
+
+    chosen = choose_attention_backend(backend, query.device, query.shape[-1])
+    if chosen == "native":
+        try:
+            return native.tree_attention(
+                query, k_cache, v_cache, block_tables, context_lens, cu_rows, ancestors, depths,
+                scale, sliding_window, softcap, max_rows, max_context,
+            )  # fmt: skip
+        except native.MISFITS:
+            checked()  # which says more; the operation checks the same in a hundredth of the time
+            raise
+    attention = checked()
+    if chosen == "naive":
         return naive.tree_attention(attention)
     from kernels.attention import fused  # here, so that nobody imports Triton who does not run it
 
@@ -80,21 +94,36 @@ def write_kv(
     keys, values: [num_rows, kv_heads, head_dim] in the caches' type, any strides but the last; the rest as in
     `tree_attention`. Raises ValueError for arguments that do not fit together, BackendUnavailable.
     """
-    if keys.dtype not in STATE_TYPES:
-        raise ValueError(f"keys is {keys.dtype}; it must be float32, bfloat16 or float16")
-    check_caches(k_cache, v_cache, keys.dtype, keys.device)
-    num_blocks, block_size, kv_heads, head_dim = k_cache.shape
-    for name, rows in (("keys", keys), ("values", values)):
-        if rows.ndim != 3 or tuple(rows.shape) != (len(keys), kv_heads, head_dim):
-            raise ValueError(
-                f"{name} has shape {tuple(rows.shape)}; it must be [num_rows, kv_heads, head_dim] with "
-                f"{kv_heads} heads of {head_dim}"
-            )
-        if rows.dtype != keys.dtype or rows.device != keys.device:
-            raise ValueError(f"{name} is {rows.dtype} on {rows.device}; keys is {keys.dtype} on {keys.device}")
-    placement = Placement.of(block_tables, context_lens, cu_rows, max_rows, None if keys.device.type == "cpu" else 0)
-    placement.check(len(keys), block_size, num_blocks, keys.device)
-    if choose_attention_backend(backend, keys.device, head_dim) == "naive":
+
+    def checked() -> Placement:
+        if keys.dtype not in STATE_TYPES:
+            raise ValueError(f"keys is {keys.dtype}; it must be float32, bfloat16 or float16")
+        check_caches(k_cache, v_cache, keys.dtype, keys.device)
+        num_blocks, block_size, kv_heads, head_dim = k_cache.shape
+        for name, rows in (("keys", keys), ("values", values)):
+            if rows.ndim != 3 or tuple(rows.shape) != (len(keys), kv_heads, head_dim):
+                raise ValueError(
+                    f"{name} has shape {tuple(rows.shape)}; it must be [num_rows, kv_heads, head_dim] with "
+                    f"{kv_heads} heads of {head_dim}"
+                )
+            if rows.dtype != keys.dtype or rows.device != keys.device:
+                raise ValueError(f"{name} is {rows.dtype} on {rows.device}; keys is {keys.dtype} on {keys.device}")
+        on_host = keys.device.type == "cpu"
+        placement = Placement.of(block_tables, context_lens, cu_rows, max_rows, None if on_host else 0)
+        placement.check(len(keys), block_size, num_blocks, keys.device)
+        return placement
+
+    chosen = choose_attention_backend(backend, keys.device, keys.shape[-1])
+    if chosen == "native":
+        try:
+            return native.write_kv(
+                keys, values, k_cache, v_cache, block_tables, context_lens, cu_rows, max_rows
+            )  # fmt: skip
+        except native.MISFITS:
+            checked()
+            raise
+    placement = checked()
+    if chosen == "naive":
         return naive.write_kv(keys, values, k_cache, v_cache, placement)
     from kernels.attention import fused
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from kernels.attention import native
 from kernels.launch import Backend, BackendUnavailable, choose_backend
 
 SPLIT_TOKENS = 512
@@ -44,8 +45,19 @@ def padded(head_dim: int) -> int:
     return 1 << (head_dim - 1).bit_length()
 
 
-def choose_attention_backend(backend: Backend, device: torch.device, head_dim: int) -> Literal["naive", "fused"]:
-    """As `kernels.launch.choose_backend`; the fused kernels know HEAD_DIMS only."""
+def choose_attention_backend(
+    backend: Backend, device: torch.device, head_dim: int
+) -> Literal["naive", "fused", "native"]:
+    """As `kernels.launch.choose_backend`, but on a CPU "auto" takes native where it can be built.
+
+    The fused kernels know HEAD_DIMS only, native ones multiples of `kernels.attention.native.HEAD_STEP`.
+    """
+    if backend == "native" or (backend == "auto" and device.type == "cpu"):
+        obstacle = native.obstacle(device.type, head_dim)
+        if obstacle is None:
+            return "native"
+        if backend == "native":
+            raise BackendUnavailable(f"backend 'native' cannot run: {obstacle}; use 'auto' or 'naive'")
     chosen = choose_backend(backend, device)
     if chosen == "fused" and head_dim not in HEAD_DIMS:
         if backend == "fused":
