@@ -49,10 +49,13 @@ def build(sources: Sequence[Path]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept."""
+    """Where libraries are kept. Raises BuildFailed for a user without a home, as in some containers."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kadence" / "kernels"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kadence" / "kernels"
+    except RuntimeError as error:
+        raise BuildFailed(f"this user has no home folder; name a folder in {CACHE_VARIABLE}") from error
 
 
 def find_compiler() -> str:

@@ -92,6 +92,16 @@ def test_a_folder_that_cannot_be_written_is_named(
         build(sources)
 
 
+def test_a_user_without_a_home_is_told_to_name_a_folder(
+    sources: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}["nobody"])
+    for name in (CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BuildFailed, match=f"name a folder in {CACHE_VARIABLE}"):
+        build(sources)
+
+
 ATTENTION_WITHOUT_COMPILER = """
 import torch
 from kernels.attention import BackendUnavailable, tree_attention

@@ -53,6 +53,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_every_source_decides_which_library_is_taken() -> None:
+    folder = native.SOURCES[0].parent
+    assert set(native.SOURCES) == {*folder.glob("*.cpp"), *folder.glob("*.h")}
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_native_attends_as_the_definition_does(name: str) -> None:
     case = build(SCENES[name])
