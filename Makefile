@@ -30,7 +30,7 @@ up: setup ## Database, endpoint and dashboard in the foreground; Ctrl-C stops al
 test: setup ## The test suite that users run
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m e2e
-	$(BIN)/python -m pytest -m "not e2e and not clients and not pages" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not e2e and not clients and not pages and not slow" --numprocesses 2 --dist loadfile
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -57,8 +57,9 @@ test-clients-slow: setup $(CLIENTS)/clients/.installed $(CLIENTS)/aiperf/.instal
 drafters: setup ## Train the shipped drafters anew, into OUT (drafters): hours
 	scripts/train_shipped_drafters.sh $(or $(OUT),drafters)
 
-test-kernels: setup ## Compile every kernel for every chip, and compare with benchmarks/kernels_resources.csv
+test-kernels: setup ## Compile every kernel for every chip, compare with benchmarks/kernels_resources.csv; native ones for older CPUs
 	$(BIN)/python -m benchmarks.kernels_resources
+	$(BIN)/python -m pytest -m slow tests/kernels
 
 check: setup ## Lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -21,6 +21,8 @@ SETS = [name for name, flag in (("x86-64-v2", "ssse3"), ("x86-64-v3", "avx2")) i
 """Vectors of 4 and of 8, where this CPU can run them."""
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cpu", SETS)
 def test_an_older_instruction_set_passes_the_same_tests(cpu: str, tmp_path: Path) -> None:
     try:
