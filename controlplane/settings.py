@@ -75,6 +75,10 @@ class Settings(BaseSettings):
     holdout_replicas: int = Field(0, ge=0, le=1023, description="of them without a drafter; 0 leaves it to the policy")
     max_sequences: int = Field(8, ge=1, le=1024, description="sequences a worker runs at once")
     max_context: int = Field(2048, ge=16, le=1_048_576, description="tokens of prompt and completion together")
+    kv_cache_tokens: int = Field(
+        0, ge=0, le=1_000_000_000, description="tokens of KV a worker holds; 0: max_context for each of max_sequences"
+    )
+    prefix_cache: bool = Field(True, description="KV of a text serves the same tenant's texts that begin alike")
     queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
     request_timeout_s: float = Field(600.0, gt=0, le=86_400, description="that an answer may take; then a 408")
     queue_wait_s: float = Field(60.0, gt=0, le=86_400, description="that a request may wait to begin; then a 429")
@@ -222,6 +226,11 @@ class Settings(BaseSettings):
     def worker_threads(self) -> int:
         """CPU threads of one worker: as set, or its share of the physical cores this process may use."""
         return self.threads or max(1, physical_cores() // max(self.replicas, self.max_replicas))
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and completion together that a worker has room for; a model may be made for less."""
+        return min(self.max_context, self.kv_cache_tokens) if self.kv_cache_tokens else self.max_context
 
     @property
     def admission_limit(self) -> int:

@@ -16,10 +16,17 @@ class CompletionTokensDetails(TypedDict):
     rejected_prediction_tokens: int
 
 
+class PromptTokensDetails(TypedDict):
+    """Prompt tokens that the prefix cache had; of each prompt once, as the choice had them that found fewest."""
+
+    cached_tokens: int
+
+
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 

@@ -55,6 +55,10 @@ class ChoiceReader:
         self._waiting: deque[Scored] = deque()
         self._has_begun = False
 
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        return self._request.prompt_token_ids
+
     def read(self, chunk: Chunk) -> Piece:
         text = chunk.text
         if not self._has_begun and self._echo is not None:

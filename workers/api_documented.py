@@ -55,7 +55,12 @@ def _object(*required: str) -> dict[str, Any]:
 
 
 _HEAD = {"created": 1790000000, "model": "smollm2-135m-instruct"}
-_USAGE = {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14}
+_USAGE = {
+    "prompt_tokens": 12,
+    "completion_tokens": 2,
+    "total_tokens": 14,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 _CHAT = {
     "id": "chatcmpl-5d1f",
     "object": "chat.completion",

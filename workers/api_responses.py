@@ -29,6 +29,7 @@ def usage_of(outcomes: Sequence[Outcome], prompt_tokens: int, has_prediction: bo
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion,
         "total_tokens": prompt_tokens + completion,
+        "prompt_tokens_details": {"cached_tokens": _cached_tokens(outcomes)},
     }
     if has_prediction:
         usage["completion_tokens_details"] = {
@@ -36,6 +37,15 @@ def usage_of(outcomes: Sequence[Outcome], prompt_tokens: int, has_prediction: bo
             "rejected_prediction_tokens": sum(outcome.prediction[1] for outcome in outcomes),
         }
     return usage
+
+
+def _cached_tokens(outcomes: Sequence[Outcome]) -> int:
+    """Of each prompt once: choices of one prompt find each other's, which says nothing of what was there before."""
+    fewest: dict[tuple[int, ...], int] = {}
+    for outcome in outcomes:
+        prompt = outcome.reader.prompt_token_ids
+        fewest[prompt] = min(fewest.get(prompt, outcome.cached_tokens), outcome.cached_tokens)
+    return sum(fewest.values())
 
 
 def speculation_of(outcomes: Sequence[Outcome], is_detailed: bool = False) -> Metrics | None:

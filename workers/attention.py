@@ -1,28 +1,31 @@
-"""Attention over KV slots for a flattened, ragged batch, plugged into any transformers model.
+"""Attention over the block KV cache for a flattened, ragged batch, plugged into any transformers model.
 
-The model sees one row per computed token, all sequences behind each other: linear layers waste nothing. Attention
-gathers those rows into a block of queries per slot and runs one scaled-dot-product call over the slots.
+The model sees one row per computed token, all sequences behind each other: linear layers waste nothing. Attention is
+one call a layer: `kernels.attention` where it has something better than its definition for the device, else
+`workers.gathered_attention`.
 
-Batch invariance. A row's result must not depend on its batch-mates, on K, or on how far the slots are filled, or greedy
-text would change with load. On the CPU kernels measured here that holds bit for bit when rows come in multiples of
-ROW_STEP (a matrix product in fp32 computes what is left over by another order of sums, and more slowly), the query
-block is a power of two from ROW_STEP on, and the context is one of `context_sizes`
-(tests/workers/engine/test_batch_invariance.py checks the machine at hand).
+Batch invariance. A row's result must not depend on its batch-mates, on K, on how a prompt was cut or on where its
+blocks lie, or greedy text would change with load. On the CPU kernels measured here that holds bit for bit when rows
+come in multiples of ROW_STEP (a matrix product in fp32 computes what is left over by another order of sums, and more
+slowly); attention has a rule of its own in either place. tests/workers/engine/test_batch_invariance.py checks the
+machine at hand.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 
-from workers.kv_cache import KVSlots
+from kernels.attention import tree_attention, write_kv
+from kernels.attention.tiles import choose_attention_backend
+from workers.context_sizes import context_sizes
+from workers.gathered_attention import Gathering, attend_gathered
+from workers.kv_cache import BLOCK_SIZE, NULL_BLOCK, BlockKV, blocks_for
 
 IMPLEMENTATION = "kadence_slots"
 ROW_STEP = 4
@@ -30,9 +33,9 @@ ROW_STEP = 4
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The tokens of one sequence that this forward computes: they sit at start, start + 1, ... of its slot."""
+    """The tokens of one sequence that this forward computes: they sit at start, start + 1, ... of its `blocks`."""
 
-    slot: int
+    blocks: Sequence[int]
     start: int
     token_ids: Sequence[int]
 
@@ -41,34 +44,22 @@ class Rows:
 class StepLayout:
     """Where each row of one forward sits.
 
-    token_ids, positions: [rows] int64; flat_index: [rows] int64, the row's place in the slots laid end to end;
-    block_index: [rows] int64, its place in the query blocks [num_slots * block] of the slots from first_slot on; block:
-    queries per slot; last_position: [num_slots, block] int64, the last key that each query may see; context: keys per
-    slot; num_rows: rows before the padding. Padding rows repeat the first row and write the same KV again.
+    token_ids, positions: [rows] int64; flat_index: [rows] int64, the row's place in the blocks laid end to end;
+    num_rows: rows before the padding. Padding rows repeat the first row and write the same KV again. block_tables,
+    context_lens, cu_rows, max_rows, max_context: of the sequences, as `kernels.attention.tree_attention` takes them.
+    gathering: None where that computes.
     """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
     flat_index: torch.Tensor
-    block_index: torch.Tensor
-    block: int
-    first_slot: int
-    num_slots: int
-    last_position: torch.Tensor
-    context: int
     num_rows: int
-    _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
-
-    def mask(self, window: int | None) -> torch.Tensor:
-        """[num_slots, 1, block, context] bool: which keys a query may see, at most `window` back where given."""
-        if window not in self._masks:
-            key = torch.arange(self.context, device=self.last_position.device)
-            last = self.last_position[:, :, None]
-            seen = key <= last
-            if window is not None:
-                seen &= key > last - window
-            self._masks[window] = seen[:, None]
-        return self._masks[window]
+    block_tables: torch.Tensor
+    context_lens: torch.Tensor
+    cu_rows: torch.Tensor
+    max_rows: int
+    max_context: int
+    gathering: Gathering | None = None
 
 
 def padding(num_rows: int) -> int:
@@ -76,52 +67,58 @@ def padding(num_rows: int) -> int:
     return -num_rows % ROW_STEP
 
 
-def lay_out(rows: Sequence[Rows], sizes: Sequence[int], device: torch.device) -> StepLayout:
-    """Flatten `rows` (at least one, each with at least one token) into one forward.
+def attention_sizes(
+    context: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[int, ...] | None:
+    """The lengths of gathered keys that attention may cover; None where `kernels.attention` reads blocks itself."""
+    if choose_attention_backend("auto", device, head_dim) != "naive":
+        return None
+    return context_sizes(context, heads, kv_heads, head_dim, dtype, device)
 
-    sizes: the contexts that attention may cover, rising; the last one is that of a slot.
-    """
-    slot_context = sizes[-1]
+
+def lay_out(rows: Sequence[Rows], sizes: Sequence[int] | None, device: torch.device) -> StepLayout:
+    """Flatten `rows` (at least one, each with at least one token) into one forward; sizes: of `attention_sizes`."""
     token_ids: list[int] = []
     positions: list[int] = []
-    slots: list[int] = []
-    offsets: list[int] = []
+    places: list[int] = []
+    cu_rows = [0]
     for r in rows:
         n = len(r.token_ids)
         token_ids += r.token_ids
         positions += range(r.start, r.start + n)
-        slots += [r.slot] * n
-        offsets += range(n)
+        places += [r.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(r.start, r.start + n)]
+        cu_rows.append(len(token_ids))
     num_rows = len(token_ids)
-    for column in (token_ids, positions, slots, offsets):
+    for column in (token_ids, positions, places):
         column += column[:1] * padding(num_rows)
-    block = max(ROW_STEP, 1 << (max(offsets)).bit_length())
-    first, num_slots = min(slots), max(slots) - min(slots) + 1
-    context = sizes[bisect_left(sizes, max(positions) + 1)]
-    last_position = torch.zeros(num_slots, block, dtype=torch.int64)
-    for r in rows:
-        last_position[r.slot - first] = torch.arange(r.start, r.start + block)
+    starts, lengths = [r.start for r in rows], [len(r.token_ids) for r in rows]
+    width = blocks_for(max(positions) + 1)
+    gathering = None
+    if sizes is not None:
+        gathering = Gathering.of(starts, lengths, sizes, ROW_STEP, padding(num_rows), device)
+        width = blocks_for(gathering.context)
+    tables = [[*r.blocks[:width], *(NULL_BLOCK,) * (width - len(r.blocks))] for r in rows]
     return StepLayout(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
-        flat_index=torch.tensor([s * slot_context + p for s, p in zip(slots, positions, strict=True)], device=device),
-        block_index=torch.tensor([(s - first) * block + o for s, o in zip(slots, offsets, strict=True)], device=device),
-        block=block,
-        first_slot=first,
-        num_slots=num_slots,
-        last_position=last_position.to(device),
-        context=context,
+        flat_index=torch.tensor(places, device=device),
         num_rows=num_rows,
+        block_tables=torch.tensor(tables, dtype=torch.int32, device=device),
+        context_lens=torch.tensor(starts, dtype=torch.int32, device=device),
+        cu_rows=torch.tensor(cu_rows, dtype=torch.int32, device=device),
+        max_rows=max(lengths),
+        max_context=max(starts),
+        gathering=gathering,
     )
 
 
 class SlotCache(Cache):
-    """A transformers cache for one forward: writes the new keys and values into their slots.
+    """A transformers cache for one forward: writes the new keys and values into their slots of the blocks.
 
     windows: layer -> sliding window, tokens, of the attention calls so far.
     """
 
-    def __init__(self, kv: KVSlots, layout: StepLayout) -> None:
+    def __init__(self, kv: BlockKV, layout: StepLayout) -> None:
         super().__init__(layers=[])
         self.kv = kv
         self.layout = layout
@@ -130,20 +127,34 @@ class SlotCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store [1, kv_heads, rows, head_dim] of one layer; returns it unchanged (attention reads the slots)."""
-        for store, new in ((self.kv.keys, key_states), (self.kv.values, value_states)):
-            heads, head_dim = store[layer_idx].shape[2:]
-            if new.shape[1::2] != (heads, head_dim):
+        """Store [1, kv_heads, rows, head_dim] of one layer; returns it unchanged (attention reads the blocks)."""
+        keys, values = self.kv.keys[layer_idx], self.kv.values[layer_idx]
+        for new in (key_states, value_states):
+            if new.shape[1::2] != keys.shape[2:]:
                 raise ValueError(
-                    f"layer {layer_idx} keeps {new.shape[1]} heads of {new.shape[3]}, its configuration says {heads} "
-                    f"of {head_dim}"
+                    f"layer {layer_idx} keeps {new.shape[1]} heads of {new.shape[3]}, its configuration says "
+                    f"{keys.shape[2]} of {keys.shape[3]}"
                 )
-            flat = store[layer_idx].view(-1, heads, head_dim)
-            flat.index_copy_(0, self.layout.flat_index, new[0].transpose(0, 1))
+        write_rows(keys, values, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), self.layout)
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
+
+
+def write_rows(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, layout: StepLayout
+) -> None:
+    """Write keys and values [rows, kv_heads, head_dim] of a forward to their places in one layer's blocks."""
+    if layout.gathering is None:
+        n = layout.num_rows
+        write_kv(
+            keys[:n], values[:n], k_cache, v_cache, layout.block_tables, layout.context_lens, layout.cu_rows,
+            max_rows=layout.max_rows,
+        )  # fmt: skip
+        return
+    for cache, new in ((k_cache, keys), (v_cache, values)):
+        cache.flatten(0, 1).index_copy_(0, layout.flat_index, new)
 
 
 def slot_attention(
@@ -158,7 +169,7 @@ def slot_attention(
     slot_cache: SlotCache | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of query [1, heads, rows, head_dim] over the slots -> [1, rows, heads, head_dim].
+    """Attention of query [1, heads, rows, head_dim] over the blocks -> [1, rows, heads, head_dim].
 
     Raises ValueError for a feature of the model that this function does not compute (refused at load).
     """
@@ -171,31 +182,27 @@ def slot_attention(
         raise ValueError("this model's attention looks ahead in the text")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     slot_cache.windows[layer] = sliding_window
-    return attend_over_slots(slot_cache.kv, layer, slot_cache.layout, query, sliding_window, scaling), None
+    return attend(slot_cache.kv, layer, slot_cache.layout, query, sliding_window, scaling), None
 
 
-def attend_over_slots(
-    kv: KVSlots,
+def attend(
+    kv: BlockKV,
     layer: int,
     layout: StepLayout,
     query: torch.Tensor,
     window: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Attention of query [1, heads, rows, head_dim] over one layer's slots -> [1, rows, heads, head_dim]."""
-    _, heads, _, head_dim = query.shape
-    blocks = query.new_zeros(layout.num_slots * layout.block, heads, head_dim)
-    blocks.index_copy_(0, layout.block_index, query[0].transpose(0, 1))
-    span = slice(layout.first_slot, layout.first_slot + layout.num_slots)
-    out = scaled_dot_product_attention(
-        blocks.view(layout.num_slots, layout.block, heads, head_dim).transpose(1, 2),
-        kv.keys[layer][span, : layout.context].transpose(1, 2),
-        kv.values[layer][span, : layout.context].transpose(1, 2),
-        attn_mask=layout.mask(window),
-        scale=scale,
-        enable_gqa=True,
-    )
-    return out.transpose(1, 2).reshape(-1, heads, head_dim).index_select(0, layout.block_index)[None]
+    """Attention of query [1, heads, rows, head_dim] over one layer's blocks -> [1, rows, heads, head_dim]."""
+    rows, keys, values = query[0].transpose(0, 1), kv.keys[layer], kv.values[layer]
+    if layout.gathering is not None:
+        return attend_gathered(rows, keys, values, layout.block_tables, layout.gathering, window, scale)[None]
+    out = query.new_zeros(rows.shape)
+    out[: layout.num_rows] = tree_attention(
+        rows[: layout.num_rows], keys, values, layout.block_tables, layout.context_lens, layout.cu_rows,
+        scale=scale, sliding_window=window, max_rows=layout.max_rows, max_context=layout.max_context,
+    )  # fmt: skip
+    return out[None]
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

@@ -91,7 +91,7 @@ def build_engine(
     dtype = torch.bfloat16 if settings.dtype == "auto" else DTYPES[settings.dtype]
     folder = resolve_model(settings.model, settings.model_cache)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    runner = _load(folder, settings, device, dtype, settings.model)
+    runner = _load(folder, settings, device, dtype, settings.model, is_target=True)
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
@@ -109,6 +109,7 @@ def build_engine(
         runner.eos_token_ids,
         clock,
         shadow=None if proposer.name == "none" else ShadowDrafts(proposer, meter.count_shadow, max(rungs)),
+        prefix_cache=settings.prefix_cache,
     )
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
     engine.energy = energy
@@ -173,12 +174,16 @@ def _trained(choice: DrafterChoice, settings: Settings, target: ModelRunner) -> 
     return EagleProposer(layer, vocabulary, shared, settings.max_sequences, target.context, version=version)
 
 
-def _load(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str) -> ModelRunner:
+def _load(
+    folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype, name: str, is_target: bool = False
+) -> ModelRunner:
     return ModelRunner.load(
         folder,
         num_slots=settings.max_sequences,
-        context=settings.max_context,
+        context=settings.context,
         device=device,
         dtype=dtype,
         name=name,
+        # A draft model has a slot of a whole context for each sequence.
+        kv_tokens=settings.kv_cache_tokens if is_target else None,
     )

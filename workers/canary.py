@@ -1,9 +1,10 @@
 """The canary: a sample of finished requests is computed again by the target alone, off the hot path.
 
 Acceptance cannot see wrong text: a verifier that lets drafts pass, or a cache that keeps rejected tokens, makes it look
-better. So the tokens that clients were sent are fed to the target once more, without any draft, in a KV slot that is
-free anyway: the prompt in the chunks that prefill uses, the completion in pieces of PIECE_ROWS, whose rows have the
-bits of decoding (docs/canary.md). Only greedy and seeded text can be told from wrong text, so only that is sampled.
+better. So the tokens that clients were sent are fed to the target once more, without any draft, in KV blocks that are
+free anyway, and all of them: nothing of it comes from the prefix cache, nor goes there. The prompt goes in the chunks
+that prefill uses, the completion in pieces of PIECE_ROWS, whose rows have the bits of decoding (docs/canary.md). Only
+greedy and seeded text can be told from wrong text, so only that is sampled.
 
 One piece at a time, between two steps or while nothing is served, within a share of the time.
 """
@@ -21,6 +22,7 @@ from workers.attention import Rows
 from workers.canary_score import Comparison, compare, is_reproducible
 from workers.engine import Engine
 from workers.grammar import GrammarState
+from workers.kv_cache import blocks_for
 from workers.scheduler import PREFILL_CHUNK
 from workers.sequence import Chunk, EngineRequest
 
@@ -44,13 +46,13 @@ class _Followed:
 
 @dataclass(slots=True)
 class _Check:
-    """A check under way in `slot`: fed tokens of prompt and completion are computed.
+    """A check under way in `blocks`: fed tokens of prompt and completion are computed.
 
     grammar: of a request that has one, at the end of what was compared.
     """
 
     followed: _Followed
-    slot: int
+    blocks: list[int]
     grammar: GrammarState | None = None
     fed: int = 0
     found: Comparison = field(default_factory=Comparison)
@@ -123,7 +125,7 @@ class Canary:
         """
         if not busy and self._check is not None:
             return True
-        if self._check is None and not (self._waiting and self._engine.target.runner.kv.can_allocate()):
+        if self._check is None and not self._has_room():
             return False
         return self._balance() >= (self._piece_s if busy else 0.0)
 
@@ -149,9 +151,8 @@ class Canary:
         return None if check.next_rows else self._finish()
 
     def make_room(self) -> CanaryCheck | None:
-        """Free the slot where a request waits for one; what was compared so far is the check."""
-        engine = self._engine
-        if self._check is None or not engine.scheduler.waiting or engine.target.runner.kv.can_allocate():
+        """Give the blocks back where a request lacks some; what was compared so far is the check."""
+        if self._check is None or not self._engine.residency.is_short:
             return None
         return self.give_up()
 
@@ -175,13 +176,25 @@ class Canary:
 
     def _start(self) -> _Check:
         """Take the request of the cohort that has waited longest for its turn."""
-        cohort = min(self._waiting, key=lambda name: self._turn.get(name, 0))
+        cohort = self._next()
         self._turns += 1
         self._turn = {**{name: self._turn[name] for name in self._waiting if name in self._turn}, cohort: self._turns}
         followed = self._waiting.pop(cohort)
         spec = followed.request.grammar
         grammar = None if spec is None else self._engine.grammars.start(spec)
-        return _Check(followed, self._engine.target.runner.kv.allocate(), grammar)
+        blocks = self._engine.tables.borrow(_needed(followed))
+        assert blocks is not None
+        return _Check(followed, blocks, grammar)
+
+    def _next(self) -> str:
+        """The cohort that has waited longest for its turn."""
+        return min(self._waiting, key=lambda name: self._turn.get(name, 0))
+
+    def _has_room(self) -> bool:
+        """Whether a request waits for a check and there are blocks for it that no request lacks."""
+        if not self._waiting or self._engine.residency.is_short:
+            return False
+        return _needed(self._waiting[self._next()]) <= self._engine.tables.available
 
     def _advance(self, check: _Check) -> None:
         request, emitted = check.followed.request, check.followed.emitted
@@ -189,7 +202,7 @@ class Canary:
         end = check.fed + len(tokens)
         # Row i decides the token after it: of the prompt's rows, only the last one decides any that was emitted.
         keep = range(len(tokens)) if check.fed >= prompt_length else [len(tokens) - 1]
-        logits = self._engine.target.runner.forward([Rows(check.slot, check.fed, tokens)], keep)
+        logits = self._engine.target.runner.forward([Rows(check.blocks, check.fed, tokens)], keep)
         if end >= prompt_length:
             at = max(check.fed - prompt_length + 1, 0)
             check.found += compare(logits, request, emitted, at, self._eos_token_ids, check.grammar)
@@ -224,7 +237,7 @@ class Canary:
         check = self._check
         assert check is not None
         self._check = None
-        self._engine.target.runner.kv.free(check.slot)
+        self._engine.tables.give_back(check.blocks)
         return check
 
     def _balance(self) -> float:
@@ -241,3 +254,8 @@ class Canary:
         self._balance_s = self._balance() - seconds
         # The dearest of late: pieces differ, and a machine may become slower.
         self._piece_s = max(seconds, 0.9 * self._piece_s)
+
+
+def _needed(followed: _Followed) -> int:
+    """Blocks that a check of it takes."""
+    return blocks_for(len(followed.request.prompt_token_ids) + len(followed.emitted))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 DEADLINE = "deadline"
 """Error of a request whose `deadline_at` has passed."""
 QUEUE_WAIT = "queue_wait"
-"""Error of one that waited too long for a slot; nothing of it was computed."""
+"""Error of one that waited too long for a place; nothing of it was computed."""
 STALLED = "stalled"
-"""Error of one that has a slot and got no further: neither a prompt position nor a token."""
+"""Error of one that has a place and got no further: neither a prompt position nor a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Seconds. queue_wait_s: for a slot. stall_s: with a slot, between two signs of progress."""
+    """Seconds. queue_wait_s: for a place. stall_s: with one, between two signs of progress."""
 
     queue_wait_s: float = math.inf
     stall_s: float = math.inf
@@ -28,7 +28,7 @@ class _Timer:
     expires_at: float
     wait_until: float
     progress_at: float | None = None
-    """None while it waits for a slot."""
+    """None while it waits for a place."""
 
     def overdue(self, now: float, stall_s: float) -> str | None:
         if now >= self.expires_at:
@@ -54,8 +54,13 @@ class Deadlines:
         self._timers[request_id] = _Timer(expires_at, now + self._limits.queue_wait_s)
 
     def progress(self, request_id: str) -> None:
-        """It got its slot, or further: `overdue` counts from here."""
+        """It got its place, or further: `overdue` counts from here."""
         self._timers[request_id].progress_at = self._elapsed()
+
+    def pause(self, request_id: str) -> None:
+        """It lost its place and waits for another one, for as long as that takes; only its deadline goes on."""
+        timer = self._timers[request_id]
+        timer.progress_at, timer.wait_until = None, math.inf
 
     def end(self, request_id: str) -> None:
         del self._timers[request_id]

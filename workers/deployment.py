@@ -73,6 +73,7 @@ class Worker:
         self._plan_client = engine.plan_client
         engine.deadlines = Deadlines(TimeLimits(settings.queue_wait_s, settings.stall_timeout_s))
         self._overdue = engine.overdue
+        self._cache = engine.residency.counts
         self._slots = settings.max_sequences
         self._admission = Admission(settings.admission_limit)
         self._is_draining = False
@@ -158,6 +159,9 @@ class Worker:
             plan_k_clamped=self._plan_client.clamped,
             reports_lost=self._reporter.lost,
             requests_cut={**self._overdue, **self._admission.refused},
+            prefix_cache_queries=dict(self._cache.prompt_tokens),
+            prefix_cache_hits=dict(self._cache.cached_tokens),
+            preemptions=dict(self._cache.preemptions),
             is_draining=self._is_draining,
             energy_windows_dropped={} if self._energy is None else self._energy.dropped,
         )
@@ -177,7 +181,7 @@ class Endpoint:
             settings,
             policy_text,
             AutoTokenizer.from_pretrained(folder),
-            context_limit(AutoConfig.from_pretrained(folder), settings.max_context),
+            context_limit(AutoConfig.from_pretrained(folder), settings.context),
             admin_key=os.environ.get("KADENCE_ADMIN_KEY") or None,
             keys=keys,
             endpoints=ENDPOINTS,

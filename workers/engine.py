@@ -11,22 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
+from workers.block_tables import BlockTables
 from workers.commit import Committed, commit
 from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
 from workers.fair_queue import cost_of
 from workers.grammar import Grammars
+from workers.kv_cache import BLOCK_SIZE, blocks_for
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
 from workers.logprobs import prompt_logprobs
 from workers.meter import Gauges, Meter
 from workers.plan_client import PlanClient
 from workers.proposers.base import Proposer
+from workers.residency import Residency
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
 from workers.shadow import ShadowDrafts
 from workers.submission import check_request
 from workers.target import Score, Target
+from workers.uniform_rows import has_uniform_rows
 from workers.verifier import Accepted, Verifier
 
 
@@ -47,7 +51,11 @@ class Round:
 
 
 class Engine:
-    """One model on one device, decoding many sequences at once. Not thread-safe: one thread owns it."""
+    """One model on one device, decoding many sequences at once. Not thread-safe: one thread owns it.
+
+    max_sequences: that run at once; None for as many as the target's runner is for. prefix_cache: whether KV of a text
+    serves the next one that begins alike.
+    """
 
     def __init__(
         self,
@@ -61,6 +69,8 @@ class Engine:
         clock: Callable[[], float] = time.time,
         shadow: ShadowDrafts | None = None,
         deadlines: Deadlines | None = None,
+        max_sequences: int | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         self.target = target
         self.proposer = proposer
@@ -68,6 +78,12 @@ class Engine:
         self.plan_client = plan_client
         self.meter = meter
         self.scheduler = Scheduler()
+        self.max_sequences = max_sequences or target.runner.num_slots
+        is_uniform = prefix_cache and has_uniform_rows(target.runner)
+        self.tables = BlockTables(target.runner.kv.num_blocks, prefix_cache, is_uniform)
+        self.residency = Residency(self.scheduler, self.tables, self.max_sequences, self._teach_found)
+        if prefix_cache:
+            target.keep_features()
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
@@ -78,6 +94,7 @@ class Engine:
         self.deadlines = deadlines or Deadlines()
         self.overdue: Counter[str] = Counter()
         self._sequences: dict[str, Sequence] = {}
+        self._arrivals = 0
 
     @property
     def has_work(self) -> bool:
@@ -92,6 +109,7 @@ class Engine:
         check_request(request, runner.context, runner.vocab_size)
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
+        self._check_room(request)
         sampling, grammar = request.sampling, request.grammar
         sequence = Sequence(
             request,
@@ -102,14 +120,25 @@ class Engine:
             ),
             grammar=None if grammar is None else self.grammars.start(grammar),
         )
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
         self._sequences[request.request_id] = sequence
         self.scheduler.waiting.append(sequence)
         deadline_at = request.deadline_at
         self.deadlines.start(request.request_id, None if deadline_at is None else deadline_at - self._clock())
         self.meter.count_start(sequence)
 
+    def _check_room(self, request: EngineRequest) -> None:
+        """Raise ValueError for a request that would not fit into the KV cache even if it were alone."""
+        tokens = cost_of(request)
+        if blocks_for(tokens) > self.tables.num_blocks:
+            raise ValueError(
+                f"prompt and max_tokens come to {tokens} tokens; the KV cache holds "
+                f"{self.tables.num_blocks * BLOCK_SIZE}: ask for fewer, or raise the setting kv_cache_tokens"
+            )
+
     def cancel(self, request_id: str) -> Chunk | None:
-        """Forget a request and free its slot; its last chunk carries the record. None when there is no such request."""
+        """Forget a request and free its blocks; its last chunk carries the record. None where there is no such one."""
         sequence = self._sequences.get(request_id)
         return None if sequence is None else self._end(sequence, "cancelled")
 
@@ -127,32 +156,46 @@ class Engine:
 
     def step(self) -> list[Chunk]:
         """One draft-verify round of every decoding sequence, and chunks of prompts; a Chunk per sequence that moved."""
-        self._admit()
+        preempted = self.residency.make_room()
+        for sequence in preempted:
+            self._set_aside(sequence)
+        if not preempted:
+            self._admit()
+        self.residency.skip()
         batch = self.scheduler.schedule()
         if not batch:
             return []
+        k = self.plan_client.k_for(batch.decoding)
+        self.residency.make_draft_room(batch.decoding, k)
         started, computed = time.perf_counter(), [p.sequence.prefill_positions for p in batch.prefills]
         try:
-            outcome = self._round(batch, self.plan_client.k_for(batch.decoding))
+            outcome = self._round(batch, k)
         except Exception:
             self._count_prefill(batch, computed, time.perf_counter() - started)
             raise
         self._count_prefill(batch, computed, outcome.prefill_s)
         self._count(batch, outcome)
         self._score_shadows(outcome)
+        for prefill in batch.prefills:
+            self.tables.publish(prefill.sequence)
+        for c in outcome.committed:
+            self.tables.publish(c.sequence)
         return [self._chunk(c) for c in outcome.committed]
 
     def rehearse(self, size: StepSize) -> StepTime | None:
         """Run one step of that size on made-up sequences and say what it took: nothing is counted, nothing remains.
 
-        None, and no step, while there is work, too few slots are free, or the drafter must not run.
+        None, and no step, while there is work, too few blocks are free, or the drafter must not run.
         """
-        kv = self.target.runner.kv
         is_forbidden = size.k > 0 and self.plan_client.is_drafter_off
-        if self.has_work or is_forbidden or kv.num_slots - kv.used < size.sequences:
+        each = blocks_for(size.context + size.k)
+        # What the prefix cache keeps is worth more than a time to know.
+        free = self.tables.available - self.tables.cached
+        if self.has_work or is_forbidden or size.sequences > self.max_sequences or each * size.sequences > free:
             return None
-        slots = [kv.allocate() for _ in range(size.sequences)]
-        sequences = scratch_sequences(size, slots, self.target.runner.vocab_size, self._tokenizer)
+        blocks = self.tables.borrow(each * size.sequences) or []
+        tables = [blocks[i : i + each] for i in range(0, len(blocks), each)]
+        sequences = scratch_sequences(size, tables, self.target.runner.vocab_size, self._tokenizer)
         try:
             # At K = 0 the drafter is off, and so is what keeps it up to date.
             self.proposer.prime(sequences if size.k else ())
@@ -161,12 +204,12 @@ class Engine:
         finally:
             for sequence in sequences:
                 self.proposer.release(sequence)
-                kv.free(sequence.slot)
+            self.tables.give_back(blocks)
         return StepTime(outcome.seconds, outcome.draft_seconds, sum(c.drafted for c in outcome.committed))
 
     def close_window(self) -> WorkerWindow:
         """Close the meter's window with the engine's present state."""
-        kv, plan = self.target.runner.kv, self.plan_client
+        plan = self.plan_client
         profile = () if self.profile is None else self.profile.to_send(plan.plan.epoch, time.monotonic())
         return self.meter.close(
             Gauges(
@@ -175,20 +218,29 @@ class Engine:
                 plan_age_s=plan.age_s,
                 running=len(self.scheduler.running),
                 waiting=len(self.scheduler.waiting),
-                kv_used=sum(s.kv_length for s in self.scheduler.running),
-                kv_total=kv.num_slots * kv.context,
+                kv_used=self.residency.used_tokens,
+                kv_total=self.tables.num_blocks * BLOCK_SIZE,
                 profile=profile,
             )
         )
 
     def _admit(self) -> None:
-        kv, scheduler = self.target.runner.kv, self.scheduler
-        while scheduler.waiting and kv.can_allocate():
-            sequence = scheduler.waiting.popleft()
-            sequence.slot = kv.allocate()
-            sequence.started_at = self._clock()
+        for sequence in self.residency.admit():
+            sequence.started_at = sequence.started_at or self._clock()
             self.deadlines.progress(sequence.request.request_id)
-            scheduler.running.append(sequence)
+
+    def _set_aside(self, sequence: Sequence) -> None:
+        """It was preempted: its drafter's state goes as its KV did, and comes back as that does."""
+        self.proposer.release(sequence)
+        if self._shadow is not None:
+            self._shadow.forget(sequence.request.request_id)
+        self.deadlines.pause(sequence.request.request_id)
+
+    def _teach_found(self, sequence: Sequence, start: int) -> None:
+        """A drafter that reads features is told of those that were found with the KV, as of computed ones."""
+        kv = self.target.runner.kv
+        if kv.features is not None:
+            self.proposer.learn(sequence, start, kv.read_features(sequence.blocks, start, sequence.kv_length))
 
     def _round(self, batch: Batch, k: Seq[int]) -> Round:
         """Draft, score, verify, commit; k: the plan's K of each decoding sequence."""
@@ -221,15 +273,21 @@ class Engine:
         for prefill, logits in zip(batch.prefills, score.prompt_logits, strict=True):
             if logits is None:
                 continue
-            sequence = prefill.sequence
-            first, num_top = len(sequence.prompt_logprobs) + 1, sequence.request.sampling.prompt_logprobs or 0
-            token_ids = sequence.request.prompt_token_ids[first : first + len(logits)]
+            sequence, known = prefill.sequence, len(prefill.sequence.prompt_logprobs)
+            # After a preemption a chunk may decide again what is known.
+            end = min(prefill.end, sequence.prompt_length - 1)
+            logits = logits[max(len(logits) - (end - known), 0) :]
+            token_ids = sequence.request.prompt_token_ids[known + 1 : known + 1 + len(logits)]
+            num_top = sequence.request.sampling.prompt_logprobs or 0
             sequence.prompt_logprobs += prompt_logprobs(logits, token_ids, num_top)
 
     @staticmethod
     def _within_budget(batch: Batch, k: Seq[int]) -> list[int]:
-        """A draft longer than what may still be emitted besides the extra token would be wasted."""
-        return [min(n, s.remaining - 1) for s, n in zip(batch.decoding, k, strict=True)]
+        """A draft longer than what may still be emitted besides the extra token would be wasted, and its KV needs room.
+
+        The room depends on the load only, never on what would be drafted.
+        """
+        return [min(n, s.remaining - 1, BlockTables.room(s)) for s, n in zip(batch.decoding, k, strict=True)]
 
     def _commit(
         self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int], predicted: Seq[int]
@@ -288,11 +346,15 @@ class Engine:
             request.request_id, c.token_ids, c.text, steps, c.finish_reason, record,
             logprobs=c.logprobs, prompt_logprobs=scored,
             prediction=_kept_and_lost(c), queue_s=c.sequence.queue_s if record else None,
+            cached_tokens=c.sequence.cached_tokens if record or c.from_prefill else 0,
         )  # fmt: skip
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Chunk:
         record = self._release(sequence, reason)
-        return Chunk(sequence.request.request_id, (), "", (), reason, record, error, queue_s=sequence.queue_s)
+        return Chunk(
+            sequence.request.request_id, (), "", (), reason, record, error,
+            queue_s=sequence.queue_s, cached_tokens=sequence.cached_tokens,
+        )  # fmt: skip
 
     def _release(self, sequence: Sequence, reason: FinishReason) -> RequestRecord:
         """Free what the sequence holds and write its record."""
@@ -301,13 +363,13 @@ class Engine:
         self.proposer.release(sequence)
         if self._shadow is not None:
             self._shadow.forget(sequence.request.request_id)
-        if sequence.slot >= 0:
-            self.target.runner.kv.free(sequence.slot)
-            self.scheduler.running.remove(sequence)
-            spent = sequence.prompt_length + sequence.completion_length
-            self.scheduler.waiting.refund(sequence.request, cost_of(sequence.request) - spent)
+        if sequence in self.scheduler.running:
+            self.residency.leave(sequence)
         else:
             self.scheduler.waiting.remove(sequence)
+        if sequence.started_at:
+            spent = sequence.prompt_length + sequence.completion_length
+            self.scheduler.waiting.refund(sequence.request, cost_of(sequence.request) - spent)
         record = sequence.record(self._clock(), reason, self.meter)
         self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
         return record

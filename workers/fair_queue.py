@@ -32,23 +32,43 @@ def cost_of(request: EngineRequest) -> int:
     return len(request.prompt_token_ids) + request.sampling.max_tokens
 
 
+def _due(sequence: Sequence) -> int:
+    """Tokens of credit that it takes to be next: what a preempted one cost was paid when it first was taken."""
+    return 0 if sequence.preemptions else cost_of(sequence.request)
+
+
 @dataclass(slots=True)
 class _Flow:
-    """One tenant's waiting requests: those of the tier `priority` before the others, each in order of arrival."""
+    """One tenant's waiting requests: those that were preempted, then those of the tier `priority`, then the others.
 
+    Each in order of arrival.
+    """
+
+    returned: deque[Sequence] = field(default_factory=deque)
     first: deque[Sequence] = field(default_factory=deque)
     later: deque[Sequence] = field(default_factory=deque)
     credit: int = 0
 
     @property
     def head(self) -> Sequence:
-        return (self.first or self.later)[0]
+        return self._line[0]
+
+    @property
+    def _line(self) -> deque[Sequence]:
+        return self.returned or self.first or self.later
+
+    @property
+    def lines(self) -> tuple[deque[Sequence], ...]:
+        return self.returned, self.first, self.later
 
     def pop(self) -> Sequence:
-        return (self.first or self.later).popleft()
+        return self._line.popleft()
+
+    def put_back(self, sequence: Sequence) -> None:
+        self.returned = deque(sorted([*self.returned, sequence], key=lambda s: s.arrival))
 
     def __bool__(self) -> bool:
-        return bool(self.first or self.later)
+        return any(self.lines)
 
 
 class _Lane:
@@ -61,24 +81,37 @@ class _Lane:
         flow = self.flows.setdefault(flow_of(sequence.request), _Flow())
         (flow.first if sequence.request.service_tier == PRIORITY else flow.later).append(sequence)
 
+    def put_back(self, sequence: Sequence) -> None:
+        self.flows.setdefault(flow_of(sequence.request), _Flow()).put_back(sequence)
+
+    @property
+    def head(self) -> Sequence:
+        """The one that is next."""
+        return self.flows[self._next()[0]].head
+
     def popleft(self) -> Sequence:
-        """The head of the flow whose credit first suffices. The rounds in which none does are passed over at once."""
-        rounds = {name: -((f.credit - cost_of(f.head.request)) // QUANTUM) for name, f in self.flows.items()}
-        chosen = min(rounds, key=lambda name: max(rounds[name], 0))  # the first of those that are equal
+        """Take the head. The rounds in which no flow's credit suffices are passed over at once."""
+        chosen, rounds = self._next()
         for flow in self.flows.values():
-            flow.credit += max(rounds[chosen], 0) * QUANTUM
+            flow.credit += rounds * QUANTUM
         flow = self.flows.pop(chosen)
         sequence = flow.pop()
-        flow.credit -= cost_of(sequence.request)
+        flow.credit -= _due(sequence)
         if flow:
             self.flows[chosen] = flow  # behind the others
         return sequence
+
+    def _next(self) -> tuple[str, int]:
+        """The flow whose credit first suffices, and after how many rounds."""
+        rounds = {name: max(-((f.credit - _due(f.head)) // QUANTUM), 0) for name, f in self.flows.items()}
+        chosen = min(rounds, key=lambda name: rounds[name])  # the first of those that are equal
+        return chosen, rounds[chosen]
 
     def remove(self, sequence: Sequence) -> bool:
         """Whether it was here."""
         name = flow_of(sequence.request)
         flow = self.flows.get(name)
-        for line in (flow.first, flow.later) if flow else ():
+        for line in flow.lines if flow else ():
             if sequence in line:
                 line.remove(sequence)
                 if not flow:
@@ -87,11 +120,11 @@ class _Lane:
         return False
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain.from_iterable(chain(flow.first, flow.later) for flow in self.flows.values())
+        return chain.from_iterable(chain(*flow.lines) for flow in self.flows.values())
 
 
 class FairQueue:
-    """Sequences that wait for a slot. Those of the tier `flex` wait until nobody else does."""
+    """Sequences that wait for a place. Those of the tier `flex` wait until nobody else does."""
 
     def __init__(self) -> None:
         self._usual, self._flex = _Lane(), _Lane()
@@ -101,12 +134,26 @@ class FairQueue:
         (self._flex if sequence.request.service_tier == FLEX else self._usual).append(sequence)
         self._length += 1
 
+    def put_back(self, sequence: Sequence) -> None:
+        """One that was taken and lost its place: it is its tenant's next one, and is not paid for again."""
+        (self._flex if sequence.request.service_tier == FLEX else self._usual).put_back(sequence)
+        self._length += 1
+
+    @property
+    def head(self) -> Sequence | None:
+        """The one that `popleft` would take; None where none waits."""
+        return self._lane.head if self._length else None
+
     def popleft(self) -> Sequence:
         """Take the next one; raises IndexError where none waits."""
         if not self._length:
             raise IndexError("no sequence waits")
         self._length -= 1
-        return (self._usual if self._usual.flows else self._flex).popleft()
+        return self._lane.popleft()
+
+    @property
+    def _lane(self) -> _Lane:
+        return self._usual if self._usual.flows else self._flex
 
     def remove(self, sequence: Sequence) -> None:
         """Raises ValueError for one that does not wait."""

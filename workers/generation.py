@@ -31,7 +31,8 @@ class Outcome:
     """What has come of one request so far.
 
     pieces: what may be shown of it. steps: (drafted, accepted) of every draft-verify round. prediction: tokens of the
-    request's own prediction that were accepted, and that were drafted in vain.
+    request's own prediction that were accepted, and that were drafted in vain. cached_tokens: prompt tokens that need
+    not be computed.
     """
 
     reader: ChoiceReader
@@ -42,6 +43,7 @@ class Outcome:
     prediction: tuple[int, int] = (0, 0)
     finish_reason: FinishReason | None = None
     record: RequestRecord | None = None
+    cached_tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -91,6 +93,7 @@ class Outcome:
         self.prediction = (self.prediction[0] + chunk.prediction[0], self.prediction[1] + chunk.prediction[1])
         self.logprob_sum += sum(token.logprob for token in chunk.logprobs)
         self.record = chunk.record
+        self.cached_tokens = max(self.cached_tokens, chunk.cached_tokens)
 
 
 class Arrival(NamedTuple):

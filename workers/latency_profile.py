@@ -2,7 +2,7 @@
 
 Only while the engine is idle, one step at a time, so that no request waits for more than the step that runs as it
 arrives. The sizes are gone through in turns and each one's median counts: what else the machine does then hits all of
-them alike. Every step is a real one, in slots that nobody owns and of sequences that nobody asked for.
+them alike. Every step is a real one, in blocks that nobody owns and of sequences that nobody asked for.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def step_sizes(rungs: Iterable[int], max_sequences: int, context: int) -> tuple[
     return tuple(dict.fromkeys(sizes))
 
 
-def scratch_sequences(size: StepSize, slots: Iterable[int], vocab_size: int, tokenizer: Any) -> list[Sequence]:
-    """Decoding sequences that nobody asked for, one in each of `slots`, with their context taken as computed.
+def scratch_sequences(size: StepSize, tables: Iterable[list[int]], vocab_size: int, tokenizer: Any) -> list[Sequence]:
+    """Decoding sequences that nobody asked for, one for each block table, with their context taken as computed.
 
     Their text repeats itself, so that an n-gram drafter finds something to say.
     """
@@ -80,14 +80,14 @@ def scratch_sequences(size: StepSize, slots: Iterable[int], vocab_size: int, tok
     return [
         Sequence(
             # A prompt one shorter: the token that prefill yields is there, so this is a decoding sequence.
-            EngineRequest(f"{SCRATCH}{slot}", tuple(token_ids[:-1]), sampling, SCRATCH),
+            EngineRequest(f"{SCRATCH}{number}", tuple(token_ids[:-1]), sampling, SCRATCH),
             list(token_ids),
             noise_seed=0,
             detokenizer=Detokenizer(tokenizer),
-            slot=slot,
+            blocks=blocks,
             kv_length=size.context - 1,
         )
-        for slot in slots
+        for number, blocks in enumerate(tables)
     ]
 
 

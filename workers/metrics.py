@@ -7,7 +7,7 @@ endpoint was replaced, a sum of those workers alone would look to Prometheus lik
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,6 +68,9 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "plans_refused": ("Plans that a worker did not obey, by reason.", ("reason",)),
     "plan_k_clamped": ("Entries of plans that were no possible K, and were brought into range.", ()),
     "requests_cut": ("Requests refused by a worker, or ended before their answer was, by reason.", ("reason",)),
+    "prefix_cache_queries": ("Prompt tokens that were looked up in the prefix cache.", _COHORT),
+    "prefix_cache_hits": ("Of those, the ones whose KV was there, so that they were not computed.", _COHORT),
+    "preemptions": ("Times that a running sequence lost its KV to others and was computed again.", _COHORT),
     "reports_lost": ("Windows that workers dropped because no controller took them.", ()),
 }  # fmt: skip
 _HISTOGRAMS = {
@@ -227,7 +230,7 @@ class MetricsAggregator:
             ("workers", "Workers that answered.", len),
             ("running_sequences", "Sequences being decoded.", lambda s: sum(x.running for x in s)),
             ("waiting_requests", "Requests that wait for a place in a worker.", lambda s: sum(x.waiting for x in s)),
-            ("kv_used_tokens", "Tokens held in the KV caches.", lambda s: sum(x.kv_used for x in s)),
+            ("kv_used_tokens", "Tokens of KV blocks that running sequences hold.", lambda s: sum(x.kv_used for x in s)),
             ("kv_total_tokens", "Tokens that the KV caches have room for.", lambda s: sum(x.kv_total for x in s)),
         ):
             family = GaugeMetricFamily(f"kadence_{name}", text, labels=["model"])
@@ -284,6 +287,10 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
         yield Series("canary_mismatch", model, labels), totals.wrong
         yield Series("canary_near_tie", model, labels), totals.near_ties
         yield Series("canary_seconds", model, labels), totals.seconds
+    for name in ("prefix_cache_queries", "prefix_cache_hits", "preemptions"):
+        counts: Mapping[str, int] = getattr(snapshot, name)
+        for cohort, count in counts.items():
+            yield Series(name, model, (cohort,)), count
     yield Series("reports_lost", model, ()), snapshot.reports_lost
     for reason, count in snapshot.requests_cut.items():
         yield Series("requests_cut", model, (reason,)), count

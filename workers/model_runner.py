@@ -1,4 +1,4 @@
-"""A causal language model of transformers, run over KV slots: the target, and a draft model, are each one of these."""
+"""A causal language model of transformers, run over a block KV cache: the target, and a draft model, are such."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from workers.attention import IMPLEMENTATION, Rows, SlotCache, lay_out, padding
-from workers.context_sizes import context_sizes
-from workers.kv_cache import KVSlots
+from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, lay_out, padding
+from workers.kv_budget import kv_blocks
+from workers.kv_cache import BlockKV, blocks_for
 from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
 
 
@@ -24,23 +24,26 @@ class _Output(NamedTuple):
 
 
 class ModelRunner:
-    """Weights and KV slots of one model.
+    """Weights and KV blocks of one model; who holds which block is the caller's to know.
 
+    num_slots: sequences that it is to compute at once. num_blocks: of its KV, None for a whole context each.
     `forward(rows)` computes the rows and writes their KV. Not thread-safe: one engine thread owns it.
     """
 
-    def __init__(self, model: PreTrainedModel, num_slots: int, context: int, name: str = "") -> None:
+    def __init__(
+        self, model: PreTrainedModel, num_slots: int, context: int, name: str = "", num_blocks: int | None = None
+    ) -> None:
         config = model.config.get_text_config()
         self.name = name or str(getattr(config, "_name_or_path", "")) or config.model_type
         self.vocab_size: int = config.vocab_size
         self.context = context
+        self.num_slots = num_slots
         self.device = model.device
         self.dtype = model.dtype
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.kv = KVSlots(num_slots, context, config.num_hidden_layers, kv_heads, head_dim, model.dtype, model.device)
-        self._sizes = context_sizes(context, heads, kv_heads, head_dim, model.dtype, model.device)
+        heads, (kv_heads, head_dim) = config.num_attention_heads, _kv_heads(config)
+        num_blocks = num_blocks or num_slots * blocks_for(context)
+        self.kv = BlockKV(num_blocks, config.num_hidden_layers, kv_heads, head_dim, model.dtype, model.device)
+        self._sizes = attention_sizes(context, heads, kv_heads, head_dim, model.dtype, model.device)
         # transformers renamed the argument: 5.17 says past_key_values, 5.24 says cache.
         parameters = inspect.signature(_innermost(type(model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -51,9 +54,18 @@ class ModelRunner:
 
     @classmethod
     def load(
-        cls, folder: Path, *, num_slots: int, context: int, device: torch.device, dtype: torch.dtype, name: str = ""
+        cls,
+        folder: Path,
+        *,
+        num_slots: int,
+        context: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        name: str = "",
+        kv_tokens: int | None = None,
     ) -> ModelRunner:
-        """Load weights from a local folder.
+        """Load weights from a local folder. kv_tokens: of its KV, 0 for what memory allows (workers/kv_budget.py), None
+        for a whole context for each of `num_slots` sequences.
 
         Raises UnsupportedModel, one line with the reason, where the model cannot be served or read.
         """
@@ -65,7 +77,11 @@ class ModelRunner:
             check_config(config, name)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
             torch.nn.Module.to(model, device)
-            runner = cls(model, num_slots, context_limit(config, context), name)
+            context = context_limit(config, context)
+            blocks = None
+            if kv_tokens is not None:
+                blocks = kv_blocks(kv_tokens, num_slots, context, _kv_bytes(config, dtype), device, name)
+            runner = cls(model, num_slots, context, name, blocks)
             runner.check()
         except UnsupportedModel:
             raise
@@ -112,6 +128,7 @@ class ModelRunner:
         layout = lay_out(rows, self._sizes, self.device)
         out = self._run(SlotCache(self.kv, layout), keep, with_hidden=True)
         features = torch.stack([out.hidden_states[layer][0, : layout.num_rows] for layer in layers], dim=1)
+        self.kv.write_features(layout.flat_index[: layout.num_rows], features)
         return out.logits, features
 
     def _run(self, cache: SlotCache, keep: Sequence[int], with_hidden: bool = False) -> _Output:
@@ -137,20 +154,21 @@ class ModelRunner:
         token_ids = [(7 * i + 3) % min(self.vocab_size, 997) for i in range(12)]
         expected = self._own_logits(token_ids)
         try:
-            cache = SlotCache(self.kv, lay_out([Rows(0, 0, token_ids[:5])], self._sizes, self.device))
+            blocks = range(1, 1 + blocks_for(len(token_ids)))
+            cache = SlotCache(self.kv, lay_out([Rows(blocks, 0, token_ids[:5])], self._sizes, self.device))
             self._run(cache, [4])
-            self.forward([Rows(0, 5, [1, 2, 1, 2])], [0])  # a rejected draft, to be overwritten
-            got = self.forward([Rows(0, 5, token_ids[5:])], range(7))
+            self.forward([Rows(blocks, 5, [1, 2, 1, 2])], [0])  # a rejected draft, to be overwritten
+            got = self.forward([Rows(blocks, 5, token_ids[5:])], range(7))
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError, LookupError) as error:
             raise UnsupportedModel(
-                f"model {self.name!r} cannot be driven over KV slots ({str(error).splitlines()[0]})"
+                f"model {self.name!r} cannot be driven over KV blocks ({str(error).splitlines()[0]})"
             ) from error
         check_windows(cache.windows, self._model.config, self.name)
         scale = expected[5:].float().abs().max().clamp(min=1.0)
         difference = float((got.float() - expected[5:].float()).abs().max() / scale)
         if not difference < (1e-3 if self.dtype == torch.float32 else 8e-2):
             raise UnsupportedModel(
-                f"model {self.name!r} gives other logits over KV slots than by itself (relative difference "
+                f"model {self.name!r} gives other logits over KV blocks than by itself (relative difference "
                 f"{difference:.2g} after a rollback): its state cannot be rolled back, or its attention is special"
             )
 
@@ -168,6 +186,20 @@ class ModelRunner:
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:
     return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
+
+
+def _kv_heads(config: PreTrainedConfig) -> tuple[int, int]:
+    """Key-value heads of a layer, and their size; config: of the text model."""
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
+
+
+def _kv_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Of one token, in all layers."""
+    config = config.get_text_config()
+    kv_heads, head_dim = _kv_heads(config)
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
 
 
 def _innermost(function: Any) -> Any:

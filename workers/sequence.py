@@ -114,6 +114,7 @@ class Chunk:
     prompt_logprobs: one of each prompt token, on the first chunk; the first token has none.
 
     prediction: draft tokens of this step from the request's own prediction that were kept, and those drafted in vain.
+    cached_tokens, on the first and the last chunk: prompt tokens that need not be computed.
     """
 
     request_id: str
@@ -127,6 +128,7 @@ class Chunk:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     prediction: tuple[int, int] = (0, 0)
     queue_s: float | None = None
+    cached_tokens: int = 0
 
 
 class RowMasks(Protocol):
@@ -160,17 +162,23 @@ class RowMasks(Protocol):
 class Sequence:
     """A running request. `token_ids` is prompt and completion; the last token's KV is not computed until it is fed.
 
-    kv_length: positions whose target KV is in the slot. noise_seed keys this sequence's random streams; `coupled` says
-    that the client gave it. tally: token counts, where a penalty needs them. prompt_logprobs: of the prompt tokens
-    behind the first that are computed, where asked for.
+    blocks: its block table; known_blocks: the first ones of them, whose text the prefix cache knows. kv_length:
+    positions whose target KV is in them. arrival: its number among all requests. cached_tokens: prompt tokens that were
+    found in the prefix cache before any token came out. preemptions: how often it lost its blocks. noise_seed keys this
+    sequence's random streams; `coupled` says that the client gave it. tally: token counts, where a penalty needs them.
+    prompt_logprobs: of the prompt tokens behind the first that are computed, where asked for.
     """
 
     request: EngineRequest
     token_ids: list[int]
     noise_seed: int
     detokenizer: Detokenizer
-    slot: int = -1
+    arrival: int = 0
+    blocks: list[int] = field(default_factory=list)
+    known_blocks: int = 0
     kv_length: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
     spec_steps: int = 0
     plain_steps: int = 0
     draft_tokens: int = 0
@@ -211,7 +219,8 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        return self.kv_length < self.prompt_length
+        """Whether KV is missing before the next token can be decided: of the prompt, or after a preemption of more."""
+        return self.kv_length < (len(self.token_ids) - (self.completion_length > 0))
 
     def record(self, now: float, reason: FinishReason, served: Served) -> RequestRecord:
         """What the ledger keeps of this request, ended at `now` (unix seconds)."""

@@ -11,7 +11,7 @@ import torch
 from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import Proposal
-from workers.scheduler import Batch
+from workers.scheduler import Batch, Prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,29 @@ class Score:
 
 
 class Target:
-    """feature_layers: decoder layers, 1-based, whose outputs the drafter wants."""
+    """feature_layers: decoder layers, 1-based, whose outputs the drafter wants; `keep_features` keeps them with KV."""
 
     def __init__(self, runner: ModelRunner, feature_layers: tuple[int, ...] = ()) -> None:
         self.runner = runner
         self.feature_layers = feature_layers
 
+    def keep_features(self) -> None:
+        """Keep the features of a position with its KV, for whoever finds that in the prefix cache."""
+        if self.feature_layers:
+            self.runner.kv.keep_features(len(self.feature_layers), self.runner.config.hidden_size)
+
     def score(self, batch: Batch, proposal: Proposal) -> Score:
         """Compute the prefill chunks, and every decoding sequence's last token and drafts; advances kv_length."""
         started = time.perf_counter()
-        first, prefill_features, prompt_logits = self._prefill(batch)
+        # Replays by themselves: in a forward of the size that decoding has.
+        prompts, replays = (
+            self._prefill([p for p in batch.prefills if p.is_replay == is_replay]) for is_replay in (False, True)
+        )
+        first = prompts[0]
+        prefill_features, prompt_logits = prompts[1] + replays[1], prompts[2] + replays[2]
         prefill_s = time.perf_counter() - started
         rows = [
-            Rows(s.slot, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)])
+            Rows(s.blocks, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)])
             for b, s in enumerate(batch.decoding)
         ]
         parts, features = [], None
@@ -61,35 +71,35 @@ class Target:
         return Score(logits, cu_draft, prefill_s, features, prefill_features, prompt_logits)
 
     def _prefill(
-        self, batch: Batch
+        self, prefills: Seq[Prefill]
     ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]:
-        """Run the batch's prompt chunks in one forward; the logits [n, vocab] after each prompt that they complete,
-        and of every chunk its features, and the logits of the prompt's own tokens where they are asked for.
+        """Run the chunks in one forward; the logits [n, vocab] after each prompt that they complete, and of every
+        chunk its features, and the logits of the prompt's own tokens where they are asked for.
 
         A row's result does not depend on its batch-mates (workers/attention.py), so neither does a prompt's.
         """
-        if not batch.prefills:
+        if not prefills:
             return None, (), ()
         rows: list[Rows] = []
         keep: list[int] = []
         kept: list[int] = []  # of each chunk, so many of those in `keep`
         num_rows = 0
-        for sequence, end in ((p.sequence, p.end) for p in batch.prefills):
-            chunk = sequence.token_ids[sequence.kv_length : end]
-            rows.append(Rows(sequence.slot, sequence.kv_length, chunk))
-            is_scored = sequence.request.sampling.prompt_logprobs is not None
-            keep += range(num_rows if is_scored else num_rows + len(chunk) - 1, num_rows + len(chunk))
+        for prefill in prefills:
+            sequence = prefill.sequence
+            chunk = sequence.token_ids[sequence.kv_length : prefill.end]
+            rows.append(Rows(sequence.blocks, sequence.kv_length, chunk))
+            keep += range(num_rows if _is_scored(prefill) else num_rows + len(chunk) - 1, num_rows + len(chunk))
             kept.append(len(keep) - sum(kept))
             num_rows += len(chunk)
         logits, features = self._forward(rows, keep)
-        for prefill, row in zip(batch.prefills, rows, strict=True):
+        for prefill, row in zip(prefills, rows, strict=True):
             prefill.sequence.prefill_positions += len(row.token_ids)
             prefill.sequence.kv_length = prefill.end
         firsts, prompt_logits = [], []
-        for prefill, part in zip(batch.prefills, logits.split(kept), strict=True):
-            is_scored = prefill.sequence.request.sampling.prompt_logprobs is not None
+        for prefill, part in zip(prefills, logits.split(kept), strict=True):
             # The row behind the prompt's last token decides none of it.
-            prompt_logits.append(part[: len(part) - prefill.completes] if is_scored else None)
+            ends = prefill.end == prefill.sequence.prompt_length
+            prompt_logits.append(part[: len(part) - ends] if _is_scored(prefill) else None)
             if prefill.completes:
                 firsts.append(part[-1:])
         lengths = [len(row.token_ids) for row in rows]
@@ -100,3 +110,8 @@ class Target:
         if not self.feature_layers:
             return self.runner.forward(rows, keep), None
         return self.runner.forward_with_features(rows, keep, self.feature_layers)
+
+
+def _is_scored(prefill: Prefill) -> bool:
+    """Whether the request wants to know how likely the tokens of its prompt were, and may be told by this chunk."""
+    return prefill.sequence.request.sampling.prompt_logprobs is not None and not prefill.is_replay

@@ -73,7 +73,9 @@ class MetricsSnapshot:
     plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
     answered; energy_windows_dropped: windows that an energy meter had no answer for, by reason; canary: by cohort and
     drafter; all since the start. requests_cut: requests that were refused or ended before their answer was complete, by
-    reason, since the start. is_draining: it takes no more requests in.
+    reason, since the start. is_draining: it takes no more requests in. prefix_cache_queries: prompt tokens of requests
+    that were taken in, prefix_cache_hits: of those, the ones that the prefix cache had; preemptions; by cohort, since
+    the start.
     """
 
     worker: str
@@ -101,6 +103,9 @@ class MetricsSnapshot:
     use: Mapping[str, CohortUse] = field(default_factory=dict)
     last_use: Mapping[str, CohortUse] = field(default_factory=dict)
     idle_ns: int = 0
+    prefix_cache_queries: Mapping[str, int] = field(default_factory=dict)
+    prefix_cache_hits: Mapping[str, int] = field(default_factory=dict)
+    preemptions: Mapping[str, int] = field(default_factory=dict)
 
 
 class WorkerTotals:

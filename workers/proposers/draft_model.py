@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from workers.attention import Rows
+from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
@@ -76,6 +77,7 @@ class DraftModelProposer(NoFeatures):
     ) -> None:
         self.name, self.version = name, version
         self._runner = runner
+        self._slots = KVSlots(runner.num_slots, runner.context)
         self._target_vocab = target_vocab_size
         self._vocabulary = None if vocabulary is None else vocabulary.to(runner.device)
         self._states: dict[str, _DraftState] = {}
@@ -92,7 +94,7 @@ class DraftModelProposer(NoFeatures):
             rows = []
             for b in active:
                 state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
-                rows.append(Rows(state.slot, len(token_ids) - 1, self._embeddable(token_ids[-1:])))
+                rows.append(Rows(self._slots.blocks(state.slot), len(token_ids) - 1, self._embeddable(token_ids[-1:])))
                 state.fed.append(token_ids[-1])
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
@@ -106,25 +108,25 @@ class DraftModelProposer(NoFeatures):
         for sequence in batch:
             # What the slot holds is another text's, which no forward's cost depends on.
             token_ids = sequence.token_ids[:-1]
-            state = _DraftState(self._runner.kv.allocate(), list(token_ids), len(token_ids))
+            state = _DraftState(self._slots.allocate(), list(token_ids), len(token_ids))
             self._states[sequence.request.request_id] = state
 
     def release(self, sequence: Sequence) -> None:
         state = self._states.pop(sequence.request.request_id, None)
         if state is not None:
-            self._runner.kv.free(state.slot)
+            self._slots.free(state.slot)
 
     def _catch_up(self, sequence: Sequence) -> int:
         """Compute all but the last token of the sequence that the slot does not hold; returns how many."""
         request_id = sequence.request.request_id
         if request_id not in self._states:
-            self._states[request_id] = _DraftState(self._runner.kv.allocate())
+            self._states[request_id] = _DraftState(self._slots.allocate())
         state = self._states[request_id]
         state.keep_common(sequence.token_ids)
         missing = sequence.token_ids[len(state.fed) : -1]
         for i in range(0, len(missing), CATCH_UP_CHUNK):
             chunk = missing[i : i + CATCH_UP_CHUNK]
-            self._runner.forward([Rows(state.slot, len(state.fed), self._embeddable(chunk))], [0])
+            self._runner.forward([Rows(self._slots.blocks(state.slot), len(state.fed), self._embeddable(chunk))], [0])
             state.fed += chunk
         return len(missing)
 

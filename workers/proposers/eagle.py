@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import embedding
 
-from workers.attention import Rows, SlotCache, attend_over_slots, lay_out, padding
-from workers.context_sizes import context_sizes
-from workers.kv_cache import KVSlots
+from workers.attention import Rows, SlotCache, attend, attention_sizes, lay_out, padding
+from workers.kv_cache import BlockKV, KVSlots
 from workers.proposers.base import Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
 from workers.proposers.eagle_model import EagleModel
@@ -73,15 +72,17 @@ class EagleProposer:
         self._embeddings = shared.embeddings.detach()
         self._head = shared.head.detach()[self._vocabulary]
         self._target_vocab = shared.head.shape[0]
-        self._kv = KVSlots(num_slots, context, 1, shape.kv_heads, shape.head_dim, weight.dtype, weight.device)
-        self._sizes = context_sizes(context, shape.heads, shape.kv_heads, shape.head_dim, weight.dtype, weight.device)
+        self._slots = KVSlots(num_slots, context)
+        heads = shape.kv_heads, shape.head_dim, weight.dtype, weight.device
+        self._kv = BlockKV(self._slots.num_blocks, 1, *heads)
+        self._sizes = attention_sizes(context, shape.heads, *heads)
         self._states: dict[str, _EagleState] = {}
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         """Keep the features; those of a sequence whose beginning was never learnt are of no use."""
         request_id = sequence.request.request_id
         if start == 0 and request_id not in self._states:
-            self._states[request_id] = _EagleState(self._kv.allocate())
+            self._states[request_id] = _EagleState(self._slots.allocate())
         state = self._states.get(request_id)
         if state is not None and state.known == start:
             state.features.append(features)
@@ -109,7 +110,7 @@ class EagleProposer:
             active = [active[row] for row in going_on]
             if active:
                 rows = [
-                    Rows(self._state(batch[b]).slot, len(batch[b].token_ids) - 2 + depth, drafts[b][-1:])
+                    Rows(self._blocks(self._state(batch[b])), len(batch[b].token_ids) - 2 + depth, drafts[b][-1:])
                     for b in active
                 ]
                 outputs = self._layer(rows, outputs[going_on])
@@ -122,16 +123,19 @@ class EagleProposer:
         for sequence in batch:
             known = len(sequence.token_ids) - 1
             last = torch.zeros(1, len(shape.features), shape.hidden, dtype=weight.dtype, device=weight.device)
-            state = _EagleState(self._kv.allocate(), known - 1, [last], known)
+            state = _EagleState(self._slots.allocate(), known - 1, [last], known)
             self._states[sequence.request.request_id] = state
 
     def release(self, sequence: Sequence) -> None:
         state = self._states.pop(sequence.request.request_id, None)
         if state is not None:
-            self._kv.free(state.slot)
+            self._slots.free(state.slot)
 
     def _state(self, sequence: Sequence) -> _EagleState:
         return self._states[sequence.request.request_id]
+
+    def _blocks(self, state: _EagleState) -> range:
+        return self._slots.blocks(state.slot)
 
     def _is_ready(self, sequence: Sequence) -> bool:
         """Whether the target's features are known of every position but the last token's."""
@@ -150,7 +154,8 @@ class EagleProposer:
                 start = states[i].fed + begin
                 chunk = len(waiting[i][begin : begin + CATCH_UP_CHUNK])
                 # The feature of a position goes with the token after it.
-                rows.append(Rows(states[i].slot, start, sequences[i].token_ids[start + 1 : start + 1 + chunk]))
+                text = sequences[i].token_ids[start + 1 : start + 1 + chunk]
+                rows.append(Rows(self._blocks(states[i]), start, text))
             features = torch.cat([waiting[i][begin : begin + CATCH_UP_CHUNK] for i in going])
             outputs = self._layer(rows, self._model.project(features))
             end = 0
@@ -167,7 +172,7 @@ class EagleProposer:
         feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
         SlotCache(self._kv, layout).update(keys.k, keys.v, 0)
-        attended = attend_over_slots(self._kv, 0, layout, q)
+        attended = attend(self._kv, 0, layout, q)
         return self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
 
     def _logits(self, outputs: torch.Tensor) -> torch.Tensor:

@@ -104,7 +104,7 @@ def answered(
     """
     waiting, open_questions = list(reversed(questions)), dict[str, Question]()
     texts: dict[str, list[int]] = {}
-    slots = engine.target.runner.kv.num_slots
+    slots = engine.max_sequences
     while waiting or open_questions:
         if time.monotonic() > until:
             waiting = []

@@ -90,7 +90,7 @@ def tiny_model(
 
 @pytest.fixture(scope="session")
 def make_runner() -> Callable[..., ModelRunner]:
-    """A tiny model over slots of its own, by `make(seed, layers, slots=, context=, ...)`."""
+    """A tiny model over blocks of its own, by `make(seed, layers, slots=, context=, ...)`."""
 
     def make(*args: Any, slots: int = 8, context: int = CONTEXT, **model: Any) -> ModelRunner:
         return ModelRunner(tiny_model(*args, **model), slots, context, "tiny")
@@ -236,7 +236,8 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     k: one K, or one by cohort. proposer: "none", "ngram", "eagle" or "medusa" (of random weights), or a draft model:
     "draft" is an unrelated one, mostly rejected; "close" one near the target; "target" is the target itself, always
     accepted when greedy. Behind "ngram+": where the n-gram index is silent.
-    shadow_depth: draft tokens of a shadow while K is 0; 0 is off.
+    shadow_depth: draft tokens of a shadow while K is 0; 0 is off. kv_blocks: of the target's KV; None: a whole context
+    for each of `slots`.
     """
 
     def make(
@@ -250,11 +251,13 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         clock: Callable[[], float] | None = None,
         tokenizer: Any = tokenizer,
         shadow_depth: int = 0,
+        kv_blocks: int | None = None,
+        prefix_cache: bool = True,
     ) -> Engine:
         clock = clock or Clock()
 
-        def runner(seed: int = 0, layers: int = 2, nudge: float = 0.0) -> ModelRunner:
-            return ModelRunner(tiny_model(seed, layers, dtype, vocab, nudge=nudge), slots, CONTEXT, "tiny")
+        def runner(seed: int = 0, layers: int = 2, nudge: float = 0.0, blocks: int | None = None) -> ModelRunner:
+            return ModelRunner(tiny_model(seed, layers, dtype, vocab, nudge=nudge), slots, CONTEXT, "tiny", blocks)
 
         named: dict[str, Callable[[], Proposer]] = {
             "none": NoProposer,
@@ -273,7 +276,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             proposer = named[proposer]()
         meter = Meter("worker", 1, "tiny", drafter_label(proposer), "cpu-test", clock)
         return Engine(
-            Target(runner(), proposer.feature_layers),
+            Target(runner(blocks=kv_blocks), proposer.feature_layers),
             proposer,
             Verifier(list(eos), backend="naive"),
             PlanClient(_plan(k), clock),
@@ -282,6 +285,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             eos,
             clock,
             ShadowDrafts(proposer, meter.count_shadow, shadow_depth) if shadow_depth else None,
+            prefix_cache=prefix_cache,
         )
 
     return make

@@ -15,12 +15,14 @@ import torch
 
 from workers.attention import Rows, lay_out, padding
 from workers.context_sizes import KEY_BLOCK, context_sizes
+from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 
 VOCAB = 64
 CONTEXT = 640
 SLOTS = 8
 CPU = torch.device("cpu")
+PLACES = KVSlots(SLOTS, CONTEXT)
 SHAPE = {"vocab": VOCAB, "hidden_size": 192, "num_attention_heads": 3, "num_key_value_heads": 1}
 """Heads of 64, as small models have: the kernels' choices depend on it."""
 
@@ -56,19 +58,19 @@ class Text:
         self.runner, self.length = runner, length
         prompt, self.later = draw(numbers, length), draw(numbers, 17)
         for start in range(0, length, 128):
-            runner.forward([Rows(0, start, prompt[start : start + 128])], [0])
-        self.kv = [tensor[0, :length].clone() for tensor in (*runner.kv.keys, *runner.kv.values)]
+            runner.forward([Rows(PLACES.blocks(0), start, prompt[start : start + 128])], [0])
+        self.kv = [tensor[1:].flatten(0, 1)[:length].clone() for tensor in (*runner.kv.keys, *runner.kv.values)]
         self.spread()
         self.logits = [runner.forward([self.rows(0, i, i + 1)], [0])[0] for i in range(17)]
 
     def spread(self):
         """Put the prompt's KV into every slot."""
         for tensor, of_prompt in zip((*self.runner.kv.keys, *self.runner.kv.values), self.kv, strict=True):
-            tensor[:, : self.length] = of_prompt
+            tensor[1:].view(SLOTS, -1, *tensor.shape[2:])[:, : self.length] = of_prompt
 
     def rows(self, slot, start, end, wrong=()):
         """Later tokens start to end, and `wrong` ones behind them."""
-        return Rows(slot, self.length + start, [*self.later[start:end], *wrong])
+        return Rows(PLACES.blocks(slot), self.length + start, [*self.later[start:end], *wrong])
 
     def differing(self, rows, before=(), behind=()):
         """Which of the text's rows differ from those computed one by one."""
@@ -125,7 +127,7 @@ def test_what_batch_mates_say_and_how_long_they_are_does_not_matter(text) -> Non
     numbers = random.Random(2)
     found = {}
     for end in (1, 64, 100, 200, 257, 320, 400, 513, 600, CONTEXT - 9):
-        mate = Rows(1, end - 1, draw(numbers, numbers.randrange(1, 10)))
+        mate = Rows(PLACES.blocks(1), end - 1, draw(numbers, numbers.randrange(1, 10)))
         if bad := text.differing(text.rows(0, 0, 4), [mate]):
             found[end] = bad
     assert same(text, found)
@@ -137,7 +139,7 @@ def test_prompts_in_the_same_forward_do_not_matter(text) -> None:
     found = {}
     for length in (1, 5, 16, 17):
         for mates in ((40,), (64, 30), (3, 100), (20, 20, 20, 20)):
-            others = [Rows(slot, 0, draw(numbers, n)) for slot, n in enumerate(mates, start=1)]
+            others = [Rows(PLACES.blocks(slot), 0, draw(numbers, n)) for slot, n in enumerate(mates, start=1)]
             at = numbers.randrange(len(others) + 1)
             if bad := text.differing(text.rows(0, 0, length), others[:at], others[at:]):
                 found[length, mates] = bad
@@ -152,7 +154,7 @@ def test_everything_at_once_does_not_matter(text) -> None:
         mates = []
         for other in numbers.sample([s for s in range(SLOTS) if s != slot], numbers.randrange(SLOTS)):
             n = numbers.randrange(1, 17)
-            mates.append(Rows(other, numbers.randrange(CONTEXT - n), draw(numbers, n)))
+            mates.append(Rows(PLACES.blocks(other), numbers.randrange(CONTEXT - n), draw(numbers, n)))
         at, k = numbers.randrange(len(mates) + 1), numbers.randrange(9)
         rows = text.rows(slot, 0, k + 1, draw(numbers, numbers.randrange(6)))
         if bad := text.differing(rows, mates[:at], mates[at:]):
@@ -165,8 +167,9 @@ def test_rows_are_padded_to_a_multiple_of_four() -> None:
 
 
 def test_the_context_of_a_forward_is_the_least_that_agrees() -> None:
-    layout = lay_out([Rows(0, 70, [1, 2]), Rows(1, 3, [1])], (64, 192, 300), CPU)
-    assert (layout.context, layout.num_rows, len(layout.token_ids)) == (192, 3, 4)
+    rows = [Rows(PLACES.blocks(0), 70, [1, 2]), Rows(PLACES.blocks(1), 3, [1])]
+    layout = lay_out(rows, (64, 192, 300), CPU)
+    assert (layout.gathering.context, layout.num_rows, len(layout.token_ids)) == (192, 3, 4)
 
 
 @pytest.mark.parametrize("context", [1, 64, 100, 256, 300, 512, 1000, 1024])

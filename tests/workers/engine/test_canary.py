@@ -13,6 +13,7 @@ from kernels.verify import Verdict
 from workers import canary as canary_module
 from workers.canary import PIECE_ROWS, Canary
 from workers.canary_score import is_reproducible
+from workers.kv_cache import BLOCK_SIZE
 from workers.target import Target
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}
@@ -112,7 +113,7 @@ def test_right_text_is_never_taken_for_wrong(serve, ask, prompts, proposer, dtyp
     assert differing(served.checks) == []
     assert len(served.checks) > 20
     assert {c.mode for c in served.checks} == {"greedy", "seeded"}
-    assert served.engine.target.runner.kv.used == 0
+    assert served.engine.tables.used == 0
 
 
 def test_every_emitted_token_is_compared(serve, ask, prompts) -> None:
@@ -156,7 +157,7 @@ def the_first_draft_token_is_not_verified(monkeypatch):
 def rejected_tokens_stay_in_the_cache(monkeypatch):
     """The KV of a rejected draft is kept and read by the steps after it, as state that cannot be rolled back is.
 
-    The canary runs through the same model; it drafts nothing, so nothing of the kind is in its slot.
+    The canary runs through the same model; it drafts nothing, so nothing of the kind is in its blocks.
     """
 
     def score(target, batch, proposal):
@@ -168,10 +169,11 @@ def rejected_tokens_stay_in_the_cache(monkeypatch):
             if at is not None:
                 place, kept = at
                 for layer, old in zip((*kv.keys, *kv.values), kept, strict=True):
-                    layer[s.slot, place] = old
+                    layer[s.blocks[place // BLOCK_SIZE], place % BLOCK_SIZE] = old
             if proposal.k(b):
                 place = len(s.token_ids)
-                stale[s.request.request_id] = place, [x[s.slot, place].clone() for x in (*kv.keys, *kv.values)]
+                block, offset = s.blocks[place // BLOCK_SIZE], place % BLOCK_SIZE
+                stale[s.request.request_id] = place, [x[block, offset].clone() for x in (*kv.keys, *kv.values)]
         return result
 
     stale = {}
@@ -319,8 +321,8 @@ def test_the_share_of_time_is_kept_to_and_pieces_never_crowd_a_busy_engine(serve
     assert sum(a and b for a, b in itertools.pairwise(served.pieces)) == 0
 
 
-def test_a_request_that_waits_for_the_slot_gets_it_and_the_check_counts_as_far_as_it_came(serve, ask, prompts) -> None:
-    served = serve(4, "close", slots=1, eos=())
+def test_a_request_that_lacks_blocks_gets_those_of_a_check_which_counts_as_far_as_it_came(serve, ask, prompts) -> None:
+    served = serve(4, "close", kv_blocks=8, eos=())
     served.submit(ask(prompts[4], max_tokens=100))
     served.drain()
     served.clock.now += 1000.0
@@ -334,7 +336,7 @@ def test_a_request_that_waits_for_the_slot_gets_it_and_the_check_counts_as_far_a
 
 
 def test_a_check_that_had_compared_nothing_begins_again_later(serve, ask, prompts) -> None:
-    served = serve(4, "close", slots=1, eos=())
+    served = serve(4, "close", kv_blocks=12, eos=())
     served.submit(ask(prompts[10], max_tokens=20))  # a prompt of more than one chunk
     served.drain()
     served.clock.now += 1000.0
@@ -344,7 +346,7 @@ def test_a_check_that_had_compared_nothing_begins_again_later(serve, ask, prompt
     assert [c.positions for c in served.checks] == [20]
 
 
-def test_a_check_that_fails_gives_its_slot_back_and_serving_goes_on(serve, ask, prompts, monkeypatch) -> None:
+def test_a_check_that_fails_gives_its_blocks_back_and_serving_goes_on(serve, ask, prompts, monkeypatch) -> None:
     def broken(*args):
         raise RuntimeError("out of memory")
 
@@ -352,7 +354,7 @@ def test_a_check_that_fails_gives_its_slot_back_and_serving_goes_on(serve, ask, 
     served = serve(4, "close")
     served.submit(ask(prompts[4]))
     served.drain().settle()
-    assert (served.checks, served.engine.target.runner.kv.used) == ([], 0)
+    assert (served.checks, served.engine.tables.used) == ([], 0)
 
 
 def test_a_check_carries_numbers_and_names_only(serve, ask, prompts) -> None:

@@ -70,7 +70,7 @@ def features_of(runner: ModelRunner, proposer: Proposer, text: list[int]) -> tor
     """[length, layers, hidden] of all of the text, None for a drafter that reads none."""
     if not proposer.feature_layers:
         return None
-    return runner.forward_with_features([Rows(0, 0, text)], [0], proposer.feature_layers)[1]
+    return runner.forward_with_features([Rows(range(1, 5), 0, text)], [0], proposer.feature_layers)[1]
 
 
 def tell(proposer: Proposer, known: Sequence, features: torch.Tensor | None, start: int = 0) -> None:

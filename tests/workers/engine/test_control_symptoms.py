@@ -105,7 +105,7 @@ def test_the_engine_hangs_while_a_full_batch_drains_under_changing_k(make_engine
         for chunk in engine.step():
             texts[chunk.request_id] += chunk.token_ids
     assert not engine.has_work
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
     plain = drain(submit(make_engine(0, "none", eos=())))
     assert texts == {name: done.token_ids for name, done in plain.items()}
 

@@ -204,12 +204,11 @@ def test_nothing_follows_eos_and_nothing_exceeds_the_budget(outcome) -> None:
 
 def test_what_was_held_is_given_back(outcome) -> None:
     proposer = outcome.engine.proposer
-    assert outcome.engine.target.runner.kv.used == 0
+    assert outcome.engine.tables.used == 0
     if proposer.name == "ngram":
         assert proposer._known == {}
     else:
-        kv = proposer._kv if proposer.name == "eagle" else proposer._runner.kv
-        assert (proposer._states, kv.used) == ({}, 0)
+        assert (proposer._states, proposer._slots.used) == ({}, 0)
 
 
 def test_reproducible_texts_are_those_of_plain_decoding(outcome, make_engine, drain) -> None:

@@ -34,7 +34,7 @@ def test_a_request_past_its_deadline_ends_before_the_next_step(make_engine, ask,
     (chunk,) = engine.end_overdue()
     assert (chunk.finish_reason, chunk.error, chunk.record.completion_tokens) == ("error", DEADLINE, 1)
     assert not engine.has_work
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
 
 
 def test_a_deadline_that_passed_before_the_request_came_costs_nothing(make_engine, ask, clock) -> None:

@@ -33,7 +33,7 @@ def proposer(runner, request) -> EagleProposer:
 @pytest.fixture(scope="module")
 def features(runner) -> torch.Tensor:
     """Of all of TEXT, [length, layers, hidden]."""
-    return runner.forward_with_features([Rows(0, 0, TEXT)], [0], LAYERS)[1]
+    return runner.forward_with_features([Rows(range(1, 5), 0, TEXT)], [0], LAYERS)[1]
 
 
 def sequence(length, request_id="r", temperature=0.0) -> Sequence:
@@ -127,4 +127,4 @@ def test_a_long_prompt_is_caught_up_in_pieces(runner, proposer, features, monkey
 def test_a_released_sequence_leaves_nothing(proposer, features) -> None:
     proposer.learn(sequence(9), 0, features[:8])
     proposer.release(sequence(9))
-    assert (proposer._states, proposer._kv.used) == ({}, 0)
+    assert (proposer._states, proposer._slots.used) == ({}, 0)

@@ -89,7 +89,7 @@ def test_a_cancelled_request_ends_within_a_step(start, endless, ask) -> None:
     already = len(taken)
     assert loop.last_chunk("r").finish_reason == "cancelled"
     assert len(taken) <= already + 2
-    assert endless.target.runner.kv.used == 0
+    assert endless.tables.used == 0
 
 
 def test_one_that_waits_takes_the_place_of_a_cancelled_one(start, make_engine, ask) -> None:
@@ -144,7 +144,7 @@ def test_a_step_that_raises_ends_its_requests_and_the_next_one_works(
     assert [c.finish_reason for c in ended] == ["error", "error"]
     assert "the worker failed" in ended[0].error
     assert [log["event"] for log in logs] == ["engine step failed"]
-    assert (engine.target.runner.kv.used, engine.proposer._states) == (0, {})
+    assert (engine.tables.used, engine.proposer._states) == (0, {})
     loop.loop.submit(ask([5, 6, 7], "c"))
     chunk = loop.last_chunk("c")
     assert chunk.record.completion_tokens == len(drain(expected)["r"].token_ids)

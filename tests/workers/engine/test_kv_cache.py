@@ -1,4 +1,4 @@
-"""Slots are handed out lowest first, given back once, and start as zeros."""
+"""Blocks start as zeros and keep features; a drafter's slots are handed out lowest first and given back once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.kv_cache import KVSlots
+from workers.kv_cache import BLOCK_SIZE, BlockKV, KVSlots, blocks_for
 
 
 def make_slots(num_slots: int = 3) -> KVSlots:
-    return KVSlots(num_slots, 4, 2, 1, 8, torch.float32, torch.device("cpu"))
+    return KVSlots(num_slots, 40)
 
 
 def test_the_lowest_free_slot_comes_first() -> None:
@@ -53,8 +53,32 @@ def test_used_and_free_slots_always_add_up(moves) -> None:
         assert kv.used == len(held)
 
 
-def test_slots_start_as_zeros() -> None:
-    """A masked key still meets its value in a product: what lies there must not be NaN."""
+def test_slots_share_no_block_and_none_is_the_one_that_belongs_to_nobody() -> None:
     kv = make_slots()
+    assert [list(kv.blocks(slot)) for slot in range(3)] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert kv.num_blocks == 9
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (BLOCK_SIZE, 1), (BLOCK_SIZE + 1, 2)])
+def test_tokens_fill_whole_blocks(tokens, blocks) -> None:
+    assert blocks_for(tokens) == blocks
+
+
+def make_blocks() -> BlockKV:
+    return BlockKV(3, 2, 1, 8, torch.float32, torch.device("cpu"))
+
+
+def test_blocks_start_as_zeros() -> None:
+    """A masked key still meets its value in a product: what lies there must not be NaN."""
+    kv = make_blocks()
     assert len(kv.keys) == len(kv.values) == 2
-    assert all(tensor.shape == (3, 4, 1, 8) and not tensor.any() for tensor in (*kv.keys, *kv.values))
+    assert all(tensor.shape == (4, BLOCK_SIZE, 1, 8) and not tensor.any() for tensor in (*kv.keys, *kv.values))
+
+
+def test_features_are_read_from_the_blocks_they_were_written_to() -> None:
+    kv = make_blocks()
+    kv.keep_features(2, 8)
+    features = torch.rand(5, 2, 8)
+    # Positions 14 to 18 of a sequence in blocks 3 and 1.
+    kv.write_features(torch.tensor([3 * 16 + 14, 3 * 16 + 15, 16, 17, 18]), features)
+    assert torch.equal(kv.read_features([3, 1], 14, 19), features)

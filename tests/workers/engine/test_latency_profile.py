@@ -141,7 +141,7 @@ def rehearse(engine):
 
 @pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
 def test_it_leaves_no_trace(make_engine, ask, drain, prompts, proposer) -> None:
-    """No slot, no count, nothing in the drafter; and what its steps wrote into the slots is never read."""
+    """No block, no count, nothing in the drafter; and what its steps wrote into the blocks is never read."""
 
     def texts(engine):
         for i, prompt in enumerate(prompts):
@@ -152,7 +152,7 @@ def test_it_leaves_no_trace(make_engine, ask, drain, prompts, proposer) -> None:
     assert {cell[:2] for cell in rehearse(engine).cells} == {(n, k) for n in (1, 2, 4) for k in (0, 2, 4)}
     window = engine.close_window()
     assert (window.cohorts, window.latency, window.busy_s, window.running) == ((), (), 0.0, 0)
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
     kept = engine.proposer._known if proposer == "ngram" else engine.proposer._states
     assert not kept
     assert texts(engine) == texts(make_engine(4, proposer))
@@ -195,12 +195,12 @@ def test_a_drafter_that_was_switched_off_is_not_measured(make_engine) -> None:
     assert engine.rehearse(StepSize(1, 0, 16)) is not None
 
 
-def test_a_slot_that_is_in_use_is_not_touched(make_engine) -> None:
+def test_blocks_that_are_in_use_are_not_touched(make_engine) -> None:
     engine = make_engine(4, slots=2)
-    engine.target.runner.kv.allocate()
-    assert engine.rehearse(StepSize(2, 0, 16)) is None
-    assert engine.rehearse(StepSize(1, 0, 16)) is not None
-    assert engine.target.runner.kv.used == 1
+    engine.tables.borrow(engine.tables.num_blocks // 2)
+    assert engine.rehearse(StepSize(2, 0, 140)) is None
+    assert engine.rehearse(StepSize(1, 0, 140)) is not None
+    assert engine.tables.used == engine.tables.num_blocks // 2
 
 
 def test_a_step_that_fails_leaves_nothing_behind_either(make_engine, monkeypatch) -> None:
@@ -212,7 +212,7 @@ def test_a_step_that_fails_leaves_nothing_behind_either(make_engine, monkeypatch
     monkeypatch.setattr(engine.target, "score", fail)
     with pytest.raises(RuntimeError):
         engine.rehearse(StepSize(4, 2, 16))
-    assert (engine.target.runner.kv.used, engine.proposer._states) == (0, {})
+    assert (engine.tables.used, engine.proposer._states) == (0, {})
 
 
 def test_a_drafter_that_is_silent_is_asked_for_nothing_at_k_zero(make_engine) -> None:

@@ -217,7 +217,7 @@ def test_a_prompt_may_be_scored_without_generating_anything(make_engine, ask, dr
     assert score.prompt_logprobs == done["both"].prompt_logprobs
     assert (record.finish_reason, record.completion_tokens, record.ttft_s, record.tpot_s) == ("length", 0, None, None)
     assert record.prefill_positions == len(prompts[index])
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
     (cohort,) = engine.close_window().cohorts
     # Billed are the tokens of the other one alone.
     assert sum(use.emitted_tokens for use in cohort.tenants) == done["both"].record.completion_tokens

@@ -28,7 +28,7 @@ def runner() -> ModelRunner:
 @pytest.fixture(scope="module")
 def features(runner) -> torch.Tensor:
     """Of all of TEXT, [length, 1, hidden]: what the target hands on of its last layer."""
-    return runner.forward_with_features([Rows(0, 0, TEXT)], [0], (runner.num_layers,))[1]
+    return runner.forward_with_features([Rows(range(1, 5), 0, TEXT)], [0], (runner.num_layers,))[1]
 
 
 def heads() -> MedusaModel:
@@ -63,7 +63,7 @@ def by_definition(runner, features, length, k) -> list[int]:
 
 @torch.no_grad()
 def test_what_it_reads_is_what_the_lm_head_reads(runner, features) -> None:
-    logits = runner.forward([Rows(1, 0, TEXT)], range(len(TEXT)))
+    logits = runner.forward([Rows(range(5, 9), 0, TEXT)], range(len(TEXT)))
     torch.testing.assert_close(features[:, 0] @ runner.head.T, logits)
 
 

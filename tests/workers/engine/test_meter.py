@@ -238,8 +238,8 @@ def test_the_engines_gauges_are_its_state(make_engine, ask, clock) -> None:
     engine.step()
     engine.step()
     window = engine.close_window()
-    # Both prompts of 4 tokens were computed in the first step, and a token more of each in the second.
-    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 5 + 5, 2 * 256)
+    # Each of those that run holds one block of 16.
+    assert (window.running, window.waiting, window.kv_used, window.kv_total) == (2, 1, 16 + 16, 2 * 256)
 
 
 def test_acceptance_probabilities_are_summed_over_the_examined_positions(meter, clock, make_sequence) -> None:

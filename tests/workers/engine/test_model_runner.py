@@ -172,7 +172,7 @@ def test_a_text_longer_than_the_window_is_where_a_window_matters(save) -> None:
 
 def test_in_bf16_too_a_model_is_checked_against_itself(save) -> None:
     runner = load(save(FAMILIES["llama"]()), dtype=torch.bfloat16)
-    assert runner.forward([Rows(0, 0, [3, 4])], [1]).dtype == torch.bfloat16
+    assert runner.forward([Rows(range(1, 5), 0, [3, 4])], [1]).dtype == torch.bfloat16
 
 
 def test_a_missing_folder_is_named(tmp_path) -> None:

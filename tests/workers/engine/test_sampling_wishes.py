@@ -173,7 +173,7 @@ def test_any_mixture_of_wishes_gives_the_text_of_plain_decoding(make_engine, ask
     texts = [prompts[n] for _, n in asked]
     engine = make_engine(K, proposer)
     assert outputs(engine, ask, drain, texts, requests) == outputs(make_engine(0, "none"), ask, drain, texts, requests)
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
 
 
 def test_penalties_that_look_at_the_text_before_the_step_alone_are_noticed(

@@ -107,7 +107,7 @@ def test_more_requests_than_slots_all_finish(make_engine, ask, drain, prompts) -
     engine.step()
     assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (2, 7)
     assert {done.record.finish_reason for done in drain(engine).values()} <= {"stop", "length"}
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
 
 
 def test_one_that_waits_takes_the_slot_of_one_that_ended(make_engine, ask) -> None:
@@ -132,7 +132,7 @@ def test_a_prompt_that_is_being_computed_can_be_cancelled(make_engine, ask) -> N
     engine.submit(ask(LONG, "a"))
     assert engine.step() == []
     assert engine.cancel("a").record.prefill_positions == PREFILL_CHUNK
-    assert engine.target.runner.kv.used == 0
+    assert engine.tables.used == 0
     assert not engine.has_work
 
 

@@ -15,6 +15,7 @@ from controlplane.settings import Settings
 from controlplane.telemetry import LOAD_BUCKETS
 from workers.attention import Rows
 from workers.engine import Engine
+from workers.kv_cache import blocks_for
 from workers.load.mix import load_prompts
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
@@ -136,7 +137,7 @@ def run(runner, tokenizer, make_proposer):
                 texts[int(chunk.request_id)] += chunk.token_ids
                 records += [chunk.record] if chunk.record else []
         assert [len(text) for text in texts] == [TOKENS] * len(prompts)
-        assert runner.kv.used == 0
+        assert engine.tables.used == 0
         return texts, sum(record.accepted_tokens for record in records)
 
     return decode
@@ -164,7 +165,8 @@ def mismatches(runner, tokenizer):
                 continue
             at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
             before = prompt + a[:at]
-            logits = runner.forward([Rows(0, 0, before)], [len(before) - 1])[0].float()
+            rows = Rows(range(1, 1 + blocks_for(len(before))), 0, before)
+            logits = runner.forward([rows], [len(before) - 1])[0].float()
             best = logits.topk(2).values.tolist()
             lines.append(
                 f"{tokenizer.decode(prompt)[-60:]!r} differs at token {at}: {tokenizer.decode(a[at])!r} against "

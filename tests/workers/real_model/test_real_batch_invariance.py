@@ -9,6 +9,7 @@ import torch
 
 from controlplane.settings import Settings
 from workers.attention import Rows
+from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.models.resolve import resolve_model
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.model
 SLOTS = 6
 CONTEXT = 640
 TOKENS = 8
+PLACES = KVSlots(SLOTS, CONTEXT)
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +45,16 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(dtype) -> None:
         slot, other = numbers.sample(range(SLOTS), 2)
         for start in range(0, length, 128):
             for s in (slot, other):
-                runner.forward([Rows(s, start, prompt[start : start + 128])], [0])
-        alone = [runner.forward([Rows(slot, length + i, [t])], [0])[0] for i, t in enumerate(later)]
+                runner.forward([Rows(PLACES.blocks(s), start, prompt[start : start + 128])], [0])
+        alone = [runner.forward([Rows(PLACES.blocks(slot), length + i, [t])], [0])[0] for i, t in enumerate(later)]
         i = 0
         while i < TOKENS:
             good = numbers.randrange(1, TOKENS - i + 1)
-            rows = Rows(other, length + i, later[i : i + good] + draw(numbers, numbers.randrange(4)))
+            rows = Rows(PLACES.blocks(other), length + i, later[i : i + good] + draw(numbers, numbers.randrange(4)))
             mates = []
             for s in numbers.sample([s for s in range(SLOTS) if s != other], numbers.randrange(SLOTS)):
                 n = numbers.randrange(1, 9)
-                mates.append(Rows(s, numbers.randrange(CONTEXT - n), draw(numbers, n)))
+                mates.append(Rows(PLACES.blocks(s), numbers.randrange(CONTEXT - n), draw(numbers, n)))
             at = numbers.randrange(len(mates) + 1)
             first = sum(len(mate.token_ids) for mate in mates[:at])
             logits = runner.forward([*mates[:at], rows, *mates[at:]], range(first, first + good))
