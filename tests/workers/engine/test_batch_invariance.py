@@ -13,6 +13,7 @@ import random
 import pytest
 import torch
 
+import workers.attention
 from workers.attention import Rows, lay_out, padding
 from workers.context_sizes import KEY_BLOCK, context_sizes
 from workers.kv_cache import KVSlots
@@ -34,8 +35,17 @@ def threads(request, one_thread):
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module", params=["auto", "gathered"])
+def attention(request):
+    """What the device has, and what serves where it has nothing of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "gathered":
+            patch.setattr(workers.attention, "choose_attention_backend", lambda *_: "naive")
+        yield request.param
+
+
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def runner(request, make_runner) -> ModelRunner:
+def runner(request, make_runner, attention) -> ModelRunner:
     return make_runner(
         dtype=request.param,
         slots=SLOTS,
@@ -111,6 +121,19 @@ def test_rejected_drafts_behind_a_row_do_not_matter(text) -> None:
 
 def test_the_slot_does_not_matter(text) -> None:
     assert same(text, {slot: bad for slot in range(SLOTS) if (bad := text.differing(text.rows(slot, 0, 3)))})
+
+
+def test_where_its_blocks_lie_does_not_matter(text) -> None:
+    """As a sequence grows it takes whichever block is free, and of a known text those of whoever computed it."""
+    rows = text.rows(0, 0, 3)
+    scattered = list(range(1, 1 + SLOTS * PLACES.blocks_per_slot))
+    random.Random(5).shuffle(scattered)
+    scattered = scattered[: len(rows.blocks)]
+    text.spread()
+    for layer in (*text.runner.kv.keys, *text.runner.kv.values):
+        layer[scattered] = layer[list(rows.blocks)].clone()
+    logits = text.runner.forward([Rows(scattered, rows.start, rows.token_ids)], range(3))
+    assert same(text, [i for i in range(3) if not torch.equal(logits[i], text.logits[i])])
 
 
 def test_the_number_of_batch_mates_and_the_place_among_them_do_not_matter(text) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import workers.attention
 import workers.engine
 from workers.attention import Rows
 from workers.canary import Canary
@@ -59,9 +60,12 @@ def test_logprobs_on_a_hit_are_those_of_a_miss(make_engine, ask, drain, dtype) -
     assert (computed(hit), hit.logprobs) == (7, miss.logprobs)
 
 
+@pytest.mark.parametrize("attention", ["auto", "gathered"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kv_does_not_depend_on_how_its_text_was_cut(make_runner, dtype, threads) -> None:
+def test_kv_does_not_depend_on_how_its_text_was_cut(make_runner, dtype, threads, attention, monkeypatch) -> None:
     """The ground that sharing stands on: chunks, a hit's rest, drafts, replays, all give the same bits."""
+    if attention == "gathered":
+        monkeypatch.setattr(workers.attention, "choose_attention_backend", lambda *_: "naive")
     runner = make_runner(dtype=dtype, slots=3, **SHAPE)
     numbers, places = random.Random(0), KVSlots(3, 256)
     text = [numbers.randrange(48) for _ in range(250)]
