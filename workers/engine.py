@@ -28,7 +28,7 @@ from workers.residency import Residency
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
 from workers.shadow import ShadowDrafts
-from workers.submission import check_request
+from workers.submission import check_request, check_room
 from workers.target import Score, Target
 from workers.uniform_rows import has_uniform_rows
 from workers.verifier import Accepted, Verifier
@@ -109,7 +109,7 @@ class Engine:
         check_request(request, runner.context, runner.vocab_size)
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        self._check_room(request)
+        check_room(request, self.tables.num_blocks * BLOCK_SIZE)
         sampling, grammar = request.sampling, request.grammar
         sequence = Sequence(
             request,
@@ -127,15 +127,6 @@ class Engine:
         deadline_at = request.deadline_at
         self.deadlines.start(request.request_id, None if deadline_at is None else deadline_at - self._clock())
         self.meter.count_start(sequence)
-
-    def _check_room(self, request: EngineRequest) -> None:
-        """Raise ValueError for a request that would not fit into the KV cache even if it were alone."""
-        tokens = cost_of(request)
-        if blocks_for(tokens) > self.tables.num_blocks:
-            raise ValueError(
-                f"prompt and max_tokens come to {tokens} tokens; the KV cache holds "
-                f"{self.tables.num_blocks * BLOCK_SIZE}: ask for fewer, or raise the setting kv_cache_tokens"
-            )
 
     def cancel(self, request_id: str) -> Chunk | None:
         """Forget a request and free its blocks; its last chunk carries the record. None where there is no such one."""

@@ -31,6 +31,16 @@ def check_request(request: EngineRequest, context: int, vocab_size: int) -> None
         _check_tokens(name, tokens, vocab_size)
 
 
+def check_room(request: EngineRequest, kv_tokens: int) -> None:
+    """Raise ValueError for a request that would not fit into a KV cache of so many tokens even if it were alone."""
+    tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
+    if tokens > kv_tokens:
+        raise ValueError(
+            f"prompt and max_tokens come to {tokens} tokens; the KV cache holds {kv_tokens}: ask for fewer, or raise "
+            "the setting kv_cache_tokens"
+        )
+
+
 def _check_numbers(sampling: SamplingParams) -> None:
     if not 0 <= sampling.temperature < math.inf:
         raise ValueError(f"temperature is {sampling.temperature}; it must be 0 or more, and 0 is greedy")

@@ -34,6 +34,13 @@ from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.proposers.student_model import student_decoder
 
+POLICY = """
+version: 1
+cohorts:
+  - name: default
+    match: {}
+    speculation: {tuner: fixed, ladder: [0, 2, 5], start: 2, fallback: 0}
+"""
 CPU, DTYPE = torch.device("cpu"), torch.float32
 TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({f"t{n}": n for n in range(48)}, "t0")))
 
@@ -157,12 +164,25 @@ def test_drafters_without_weights_are_named_by_their_version() -> None:
     assert [drafter_label(drafter()) for drafter in (NGramProposer, NoProposer)] == ["ngram@2", "none@1"]
 
 
+@pytest.mark.parametrize(("tokens", "context", "blocks"), [(0, 128, 16), (100, 100, 7), (160, 128, 10)])
+def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: int, context: int, blocks: int) -> None:
+    settings = load_settings(
+        model=str(tiny_model(tmp_path / "target", 128)), drafter="none", threads=1, max_sequences=2, max_context=128,
+        dtype="float32", kv_cache_tokens=tokens, prefix_cache=False, energy_powercap=str(tmp_path),
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
+    finally:
+        torch.set_num_threads(before)
+    assert engine.energy is not None
+    engine.energy.stop()
+    assert (engine.target.runner.context, engine.tables.num_blocks) == (context, blocks)
+
+
 def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rungs(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "target", 128)
-    policy = parse_policy(
-        "version: 1\ncohorts:\n  - name: default\n    match: {}\n"
-        "    speculation: {tuner: fixed, ladder: [0, 2, 5], start: 2, fallback: 0}\n"
-    )
+    policy = parse_policy(POLICY)
     before = torch.get_num_threads()
     settings = load_settings(
         model=str(folder), drafter="ngram", threads=1, max_sequences=2, max_context=128, dtype="float32",

@@ -28,6 +28,7 @@ SNAPSHOT = MetricsSnapshot(
     worker="w-1", epoch=1, model="tiny", totals={"code": CODE}, last_window={"code": CODE},
     energy_uj={"counter": 2_500_000}, energy_windows_dropped={"reset": 3},
     plan_version=7, plan_age_s=1.5, running=3, waiting=1, kv_used=100, kv_total=400,
+    prefix_cache_queries={"code": 300, "chat": 20}, prefix_cache_hits={"code": 144}, preemptions={"chat": 2},
 )  # fmt: skip
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -73,6 +74,9 @@ def observe(aggregator: MetricsAggregator, *snapshots: MetricsSnapshot) -> Sampl
         ("time_per_output_token_seconds_count", {"cohort": "code"}, 1),
         ("energy_joules_total", {"source": "counter"}, 2.5),
         ("energy_windows_dropped_total", {"reason": "reset"}, 3),
+        ("prefix_cache_queries_total", {"cohort": "code"}, 300),
+        ("prefix_cache_hits_total", {"cohort": "code"}, 144),
+        ("preemptions_total", {"cohort": "chat"}, 2),
         ("plan_version", {}, 7),
         ("plan_age_seconds", {}, 1.5),
         ("plan_expired", {}, 0),

@@ -33,6 +33,7 @@ chunks = st.builds(
     prompt_logprobs=st.lists(st.none() | scores, max_size=3).map(tuple),
     prediction=st.tuples(numbers, numbers),
     queue_s=st.none() | floats,
+    cached_tokens=numbers,
 )
 
 

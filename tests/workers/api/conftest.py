@@ -83,7 +83,8 @@ class ScriptedBackend:
 
     reply_to: what one request is told instead. slow: indexes of the requests that wait for ever. Log-probabilities are
     made up (`made_up_logprob`). refusal: raised instead of the first chunk. failure: raised (or, as a string, sent as a
-    chunk's error) after `chunks_before`; stalls: waits for ever there instead.
+    chunk's error) after `chunks_before`; stalls: waits for ever there instead. cached_tokens: of each
+    request's prompt, in their order.
     """
 
     reply: str = "Hello 🎉 wörld, this is a reply."
@@ -93,6 +94,7 @@ class ScriptedBackend:
     refusal: Exception | None = None
     failure: Exception | str | None = None
     stalls: bool = False
+    cached_tokens: list[int] = field(default_factory=list)
     chunks_before: int = 2
     model_id: str = "tiny"
     max_context: int = 200
@@ -132,6 +134,7 @@ class ScriptedBackend:
         pass
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        cached = self.cached_tokens[len(self.requests)] if self.cached_tokens else 0
         self.requests.append(request)
         if self.refusal is not None:
             raise self.refusal
@@ -166,7 +169,7 @@ class ScriptedBackend:
                 scores = ()
             yield Chunk(
                 request.request_id, new, text, this_step, reason, record,
-                logprobs=scores, prompt_logprobs=() if sent else prompt_logprobs,
+                logprobs=scores, prompt_logprobs=() if sent else prompt_logprobs, cached_tokens=cached,
             )  # fmt: skip
             if is_last:
                 return

@@ -45,7 +45,26 @@ def test_a_completion_has_the_shape_of_openai(complete: Post) -> None:
 
 def test_usage_comes_from_the_workers_record(complete: Post) -> None:
     usage = complete(prompt="hello").json()["usage"]
-    assert usage == {"prompt_tokens": 5, "completion_tokens": TOKENS, "total_tokens": 5 + TOKENS}
+    details = {"prompt_tokens_details": {"cached_tokens": 0}}
+    assert usage == {"prompt_tokens": 5, "completion_tokens": TOKENS, "total_tokens": 5 + TOKENS, **details}
+
+
+def test_usage_says_how_much_of_the_prompt_was_cached(complete: Post, backend: Any) -> None:
+    backend.cached_tokens = [3]
+    assert complete(prompt="hello").json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+def test_a_prompt_that_several_choices_share_is_cached_as_far_as_it_was_before_them(
+    complete: Post, backend: Any
+) -> None:
+    """They find each other's, which is nothing that the client was spared."""
+    backend.cached_tokens = [0, 4]
+    assert complete(prompt="hello", n=2).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_cached_tokens_of_several_prompts_are_added(complete: Post, backend: Any) -> None:
+    backend.cached_tokens = [3, 4]
+    assert complete(prompt=["hello", "world"]).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 7}
 
 
 def test_max_tokens_ends_with_length(complete: Post) -> None:
