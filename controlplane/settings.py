@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    compile: Literal["auto", "at_once", "off"] = Field(
+        "auto", description="the CPU step: auto, in the background, for requests that begin later; at_once, for all"
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
     sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
     host: str = Field("127.0.0.1", min_length=1)

@@ -14,6 +14,7 @@ from controlplane.drafter_choice import DrafterChoice
 from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.attention import IMPLEMENTATION
+from workers.compiled.background import adopt_compiled
 from workers.energy import energy_sampler
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
@@ -113,7 +114,11 @@ def build_engine(
     )
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
     engine.energy = energy
-    engine.profile = LatencyProfile(sizes, engine.rehearse, settings.profile_s)
+    engine.new_profile = lambda: LatencyProfile(sizes, engine.rehearse, settings.profile_s)
+    engine.profile = engine.new_profile()
+    if settings.compile != "off":
+        parts = (*runner.compilables, *proposer.compilables)
+        engine.uncompiled = adopt_compiled(parts, settings.model_cache, engine.adopt, device, dtype)
     return engine, tokenizer
 
 

@@ -117,6 +117,12 @@ class Canary:
         self._followed.clear()
         self._waiting.clear()
 
+    def start_over(self) -> None:
+        """Drop also the check under way: the target computes otherwise from now on, and cannot judge earlier text."""
+        self.forget()
+        if self._check is not None:
+            self._stop()
+
     def is_due(self, busy: bool) -> bool:
         """Whether `piece` would do something now.
 

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -29,6 +30,7 @@ from workers.autoscaling import DOWN_AFTER_S, UP_AFTER_S
 from workers.backend import Draining
 from workers.build import build_engine, choose_device
 from workers.canary import Canary
+from workers.compiled.background import BackgroundCompiler
 from workers.controller_actor import send_reports
 from workers.deadlines import Deadlines, TimeLimits
 from workers.engine_loop import EngineLoop
@@ -92,6 +94,12 @@ class Worker:
             canary=Canary(engine, settings.canary_share),
             step_limit_s=HUNG_STEPS * settings.stall_timeout_s,
         )
+        self._compiler = BackgroundCompiler(
+            engine.uncompiled,
+            settings.model_cache,
+            partial(self._engine_loop.adopt, at_once=settings.compile == "at_once"),
+        )
+        self._runner = engine.target.runner
         self._outlets = Outlets()
         self._requests = OpenRequests(
             self._admission,
@@ -100,6 +108,7 @@ class Worker:
             self._engine_loop.cancel,
         )
         self._engine_loop.start()
+        self._compiler.start()
 
     async def generate(self, request: EngineRequest, endpoint: EndpointAddress) -> None:
         """Returns when the last of the request's chunks, which has its finish_reason, is on its way to the endpoint.
@@ -141,6 +150,7 @@ class Worker:
 
     def __del__(self) -> None:
         if hasattr(self, "_requests"):
+            self._compiler.stop()
             self._engine_loop.stop()
             with contextlib.suppress(RuntimeError):  # of an event loop that has ended before
                 self._event_loop.call_soon_threadsafe(self._outlets.close)  # after the last chunks, which wait there

@@ -13,6 +13,8 @@ from typing import Any
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
 from workers.block_tables import BlockTables
 from workers.commit import Committed, commit
+from workers.compiled.compilable import Compilable
+from workers.compiled.graph import CompiledGraph
 from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
@@ -89,6 +91,8 @@ class Engine:
         self._clock = clock
         self._shadow = shadow
         self.grammars = Grammars(tokenizer, target.runner.vocab_size, eos_token_ids)
+        self.uncompiled: tuple[Compilable, ...] = ()
+        self.new_profile: Callable[[], LatencyProfile] | None = None
         self.profile: LatencyProfile | None = None
         self.energy: EnergySampler | None = None
         self.deadlines = deadlines or Deadlines()
@@ -197,6 +201,28 @@ class Engine:
                 self.proposer.release(sequence)
             self.tables.give_back(blocks)
         return StepTime(outcome.seconds, outcome.draft_seconds, sum(c.drafted for c in outcome.committed))
+
+    def adopt(self, part: Compilable, graph: CompiledGraph, at_once: bool = False) -> None:
+        """Compute `part`, of the target or the drafter, by what was compiled of it.
+
+        A text that has begun goes on as it began unless `at_once`: compiled, logits round otherwise. What was known of
+        step times is forgotten.
+        """
+        part.adopt(graph)
+        if part is self.target.runner:
+            for sequence in self._sequences.values():
+                sequence.is_eager = (sequence.prefill_positions > 0 or sequence.kv_length > 0) and not at_once
+        else:
+            part.drop_eager()
+        self._drop_eager()
+        if self.new_profile is not None:
+            self.profile = self.new_profile()
+
+    def _drop_eager(self) -> None:
+        """Free what the eager forward alone needs, once the last text that began with it has ended."""
+        runner = self.target.runner
+        if runner.is_compiled and runner.has_eager and not any(s.is_eager for s in self._sequences.values()):
+            runner.drop_eager()
 
     def close_window(self) -> WorkerWindow:
         """Close the meter's window with the engine's present state."""
@@ -350,6 +376,7 @@ class Engine:
     def _release(self, sequence: Sequence, reason: FinishReason) -> RequestRecord:
         """Free what the sequence holds and write its record."""
         del self._sequences[sequence.request.request_id]
+        self._drop_eager()
         self.deadlines.end(sequence.request.request_id)
         self.proposer.release(sequence)
         if self._shadow is not None:

@@ -16,6 +16,8 @@ import structlog
 from controlplane.alerts import CanaryCheck
 from controlplane.telemetry import Report, RequestRecord
 from workers.canary import Canary
+from workers.compiled.compilable import Compilable
+from workers.compiled.graph import CompiledGraph
 from workers.engine import Engine
 from workers.sequence import Chunk, EngineRequest
 
@@ -44,6 +46,16 @@ class _Compiled:
 @dataclass(frozen=True, slots=True)
 class _EndAll:
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopt:
+    part: Compilable
+    graph: CompiledGraph
+    at_once: bool
+
+
+_Item = EngineRequest | _Compiled | _Cancel | _EndAll | _Adopt
 
 
 class EngineLoop:
@@ -77,7 +89,7 @@ class EngineLoop:
         self._idle_work = idle_work
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._compiling: set[str] = set()
-        self._inbox: queue.SimpleQueue[EngineRequest | _Compiled | _Cancel | _EndAll | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._records: list[RequestRecord] = []
         self._failed_steps = 0
         self._step_limit_s = step_limit_s
@@ -141,6 +153,10 @@ class EngineLoop:
         """End all requests with an error, within a step; those that come later are served."""
         self._inbox.put(_EndAll(error))
 
+    def adopt(self, part: Compilable, graph: CompiledGraph, at_once: bool) -> None:
+        """Compute a part of the engine by `graph`, from the next step on (`Engine.adopt`)."""
+        self._inbox.put(_Adopt(part, graph, at_once))
+
     def _run(self) -> None:
         next_close = time.monotonic() + self._tick_s
         quiet_at = time.monotonic() + QUIET_S
@@ -198,7 +214,7 @@ class EngineLoop:
         except queue.Empty:
             pass
 
-    def _take(self, item: EngineRequest | _Compiled | _Cancel | _EndAll | None) -> None:
+    def _take(self, item: _Item | None) -> None:
         if isinstance(item, EngineRequest):
             try:
                 self._engine.submit(item)
@@ -223,6 +239,16 @@ class EngineLoop:
         elif isinstance(item, _EndAll):
             self._emit(*self._engine.fail_all(item.error))
             self._drop_compiling(item.error)
+        elif isinstance(item, _Adopt):
+            self._swap(item)
+
+    def _swap(self, item: _Adopt) -> None:
+        self._engine.adopt(item.part, item.graph, item.at_once)
+        if self._canary is not None:
+            self._canary.start_over()
+        if self._engine.profile is not None:
+            self._idle_work = self._engine.profile.advance
+        log.info("the step is compiled from here on", part=type(item.part).__name__)
 
     def _emit(self, *chunks: Chunk) -> None:
         if not chunks:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, lay_out, padding
+from workers.compiled.compilable import Compilable
+from workers.compiled.form import Form, linears
+from workers.compiled.graph import CompiledGraph
+from workers.compiled.model_form import ModelForm
 from workers.kv_budget import kv_blocks
 from workers.kv_cache import BlockKV, blocks_for
 from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
@@ -51,6 +56,9 @@ class ModelRunner:
             getattr(config, "eos_token_id", None)
         )
         self._model = model.train(False)
+        self._attention: Any = AttentionInterface()[IMPLEMENTATION]
+        self._graph: CompiledGraph | None = None
+        self._has_eager = True
 
     @classmethod
     def load(
@@ -115,24 +123,66 @@ class ModelRunner:
         weight: torch.Tensor = self._model.get_output_embeddings().weight
         return weight
 
+    @property
+    def is_compiled(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def has_eager(self) -> bool:
+        """Whether it can still compute eagerly, as it could before it was compiled."""
+        return self._has_eager
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return (self,)
+
+    def form(self) -> Form:
+        return ModelForm(self._model, self._cache_argument)
+
+    def tried_inputs(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        rows = torch.tensor(list(numbers), device=self.device)
+        token_ids = (7 * rows + 3) % min(self.vocab_size, 997)
+        return self._model.get_input_embeddings()(token_ids)[None], rows[None], torch.arange(len(rows))
+
+    def adopt(self, graph: CompiledGraph) -> None:
+        """Compute by `graph` from now on, but for rows that are to be eager."""
+        self._graph = graph
+
+    def drop_eager(self) -> None:
+        """Give up the weights that only the eager forward reads; embeddings and LM head stay, for drafters."""
+        if self._graph is None or not self._has_eager:
+            return
+        self._has_eager = False
+        kept = {id(self.embeddings), id(self.head)}
+        for layer in linears(self._model):
+            if id(layer.weight) not in kept:
+                layer.weight = torch.nn.Parameter(self.embeddings.new_empty(0), requires_grad=False)
+
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Rows], keep: Sequence[int]) -> torch.Tensor:
-        """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`."""
-        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep).logits
+    def forward(self, rows: Sequence[Rows], keep: Sequence[int], eager: bool = False) -> torch.Tensor:
+        """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`.
+
+        eager: though it is compiled, for a text that began so.
+        """
+        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep, eager=eager).logits
 
     @torch.inference_mode()
     def forward_with_features(
-        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int]
+        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int], eager: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `forward`, and the outputs [rows, layers, hidden] of those decoder layers (1-based) at every row."""
         layout = lay_out(rows, self._sizes, self.device)
-        out = self._run(SlotCache(self.kv, layout), keep, with_hidden=True)
+        out = self._run(SlotCache(self.kv, layout), keep, with_hidden=True, eager=eager)
         features = torch.stack([out.hidden_states[layer][0, : layout.num_rows] for layer in layers], dim=1)
         self.kv.write_features(layout.flat_index[: layout.num_rows], features)
         return out.logits, features
 
-    def _run(self, cache: SlotCache, keep: Sequence[int], with_hidden: bool = False) -> _Output:
+    def _run(self, cache: SlotCache, keep: Sequence[int], with_hidden: bool = False, eager: bool = False) -> _Output:
         kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
+        if self._graph is not None and not (eager and self._has_eager):
+            embedded = self._model.get_input_embeddings()(cache.layout.token_ids)[None]
+            outputs = self._graph(partial(self._attend, cache), embedded, cache.layout.positions[None], kept)
+            return _Output(outputs[0][0, : len(keep)], outputs[1:])
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
             input_ids=cache.layout.token_ids[None],
@@ -143,6 +193,23 @@ class ModelRunner:
             **arguments,
         )
         return _Output(out.logits[0, : len(keep)], out.hidden_states if with_hidden else ())
+
+    def _attend(
+        self,
+        cache: SlotCache,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """As a model's own layer does it: the cache takes keys and values, then the registered function is called."""
+        key, value = cache.update(key, value, layer)
+        out: torch.Tensor = self._attention(
+            _Layer(layer), query, key, value, None, scaling=scale, sliding_window=window, slot_cache=cache
+        )[0]
+        return out
 
     @torch.inference_mode()
     def check(self) -> None:
@@ -182,6 +249,13 @@ class ModelRunner:
             return own
         finally:
             self._model.set_attn_implementation(IMPLEMENTATION)
+
+
+class _Layer(NamedTuple):
+    """What an attention function wants to know of the module that calls it."""
+
+    layer_idx: int
+    is_causal: bool = True
 
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:

@@ -166,7 +166,8 @@ class Sequence:
     positions whose target KV is in them. arrival: its number among all requests. cached_tokens: prompt tokens that were
     found in the prefix cache before any token came out. preemptions: how often it lost its blocks. noise_seed keys this
     sequence's random streams; `coupled` says that the client gave it. tally: token counts, where a penalty needs them.
-    prompt_logprobs: of the prompt tokens behind the first that are computed, where asked for.
+    prompt_logprobs: of the prompt tokens behind the first that are computed, where asked for. is_eager: it
+    began before the model was compiled, and is computed to its end by the forward that it began with.
     """
 
     request: EngineRequest
@@ -194,6 +195,7 @@ class Sequence:
     tally: TokenTally | None = None
     grammar: RowMasks | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    is_eager: bool = False
 
     @property
     def prompt_length(self) -> int:

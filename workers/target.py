@@ -12,6 +12,7 @@ from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import Proposal
 from workers.scheduler import Batch, Prefill
+from workers.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Target:
         ]
         parts, features = [], None
         if rows:
-            logits, features = self._forward(rows, range(sum(len(r.token_ids) for r in rows)))
+            logits, features = self._forward(rows, range(sum(len(r.token_ids) for r in rows)), batch.decoding)
             parts.append(logits)
         cu_draft = proposal.cu_draft
         if first is not None:
@@ -91,7 +92,7 @@ class Target:
             keep += range(num_rows if _is_scored(prefill) else num_rows + len(chunk) - 1, num_rows + len(chunk))
             kept.append(len(keep) - sum(kept))
             num_rows += len(chunk)
-        logits, features = self._forward(rows, keep)
+        logits, features = self._forward(rows, keep, [p.sequence for p in prefills])
         for prefill, row in zip(prefills, rows, strict=True):
             prefill.sequence.prefill_positions += len(row.token_ids)
             prefill.sequence.kv_length = prefill.end
@@ -106,12 +107,45 @@ class Target:
         parts = () if features is None else tuple(features.split(lengths))
         return torch.cat(firsts) if firsts else None, parts, tuple(prompt_logits)
 
-    def _forward(self, rows: list[Rows], keep: Seq[int]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _forward(self, rows: Seq[Rows], keep: Seq[int], of: Seq[Sequence]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits [len(keep), vocab] and features of rows, each a part of its sequence in `of`.
+
+        Where the model was compiled while texts were under way, those go on eagerly to their ends: two forwards.
+        """
+        eager = [sequence.is_eager for sequence in of]
+        if all(eager) or not any(eager):
+            return self._run(rows, keep, all(eager))
+        flat = [is_eager for r, is_eager in zip(rows, eager, strict=True) for _ in r.token_ids]
+        logits, features = [], []
+        order, rows_of = [], []
+        for group in (False, True):
+            own = [i for i, is_eager in enumerate(flat) if is_eager == group]
+            place = {row: i for i, row in enumerate(own)}
+            kept = [i for i, row in enumerate(keep) if row in place]
+            some = [r for r, is_eager in zip(rows, eager, strict=True) if is_eager == group]
+            # A chunk that is not a prompt's last decides nothing, yet a forward keeps a row.
+            part, read = self._run(some, [place[keep[i]] for i in kept] or [0], group)
+            logits.append(part[: len(kept)])
+            order += kept
+            rows_of += own
+            features.append(read)
+        read_by_row = None if features[0] is None or features[1] is None else _back(features, rows_of)
+        return _back(logits, order), read_by_row
+
+    def _run(self, rows: Seq[Rows], keep: Seq[int], eager: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         if not self.feature_layers:
-            return self.runner.forward(rows, keep), None
-        return self.runner.forward_with_features(rows, keep, self.feature_layers)
+            return self.runner.forward(rows, keep, eager), None
+        return self.runner.forward_with_features(rows, keep, self.feature_layers, eager)
 
 
 def _is_scored(prefill: Prefill) -> bool:
     """Whether the request wants to know how likely the tokens of its prompt were, and may be told by this chunk."""
     return prefill.sequence.request.sampling.prompt_logprobs is not None and not prefill.is_replay
+
+
+def _back(parts: Seq[torch.Tensor | None], order: Seq[int]) -> torch.Tensor:
+    """The parts' rows, one behind the other, each at its place in `order`."""
+    joined = torch.cat([part for part in parts if part is not None])
+    out = torch.empty_like(joined)
+    out[torch.tensor(list(order), device=out.device)] = joined
+    return out

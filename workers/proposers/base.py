@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from workers.compiled.compilable import Compilable
 from workers.sequence import Sequence
 
 
@@ -59,12 +60,16 @@ class Proposer(Protocol):
 
     feature_layers: decoder layers of the target, 1-based, whose outputs it reads. It is then told by `learn` of every
     computed position that stays, whatever K is: features [n, layers, hidden] of a sequence's positions from start on.
+    compilables: what of it can be compiled.
     """
 
     name: str
     version: str
     is_deterministic: bool
     feature_layers: tuple[int, ...]
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]: ...
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None: ...
 
@@ -79,6 +84,10 @@ class NoFeatures:
     """What a proposer has that reads nothing of the target but its text."""
 
     feature_layers: tuple[int, ...] = ()
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return ()
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         pass

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from workers.compiled.compilable import Compilable
 from workers.proposers.base import Proposal, Proposer
 from workers.proposers.ngram import NGramProposer
 from workers.sequence import Sequence
@@ -31,6 +32,10 @@ class NGramFirstProposer:
         self.version = f"{self._ngram.version}.{min_match}+{second.version}"
         self.feature_layers = second.feature_layers
         self._primed: set[str] = set()
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return self._second.compilables
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         self._second.learn(sequence, start, features)

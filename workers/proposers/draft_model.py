@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from workers.attention import Rows
+from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
@@ -81,6 +82,10 @@ class DraftModelProposer(NoFeatures):
         self._target_vocab = target_vocab_size
         self._vocabulary = None if vocabulary is None else vocabulary.to(runner.device)
         self._states: dict[str, _DraftState] = {}
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return self._runner.compilables
 
     def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
         drafts: list[list[int]] = [[] for _ in batch]

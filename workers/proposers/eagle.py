@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 
 import torch
+from torch import nn
 from torch.nn.functional import embedding
 
-from workers.attention import Rows, SlotCache, attend, attention_sizes, lay_out, padding
+from kernels.packed_linear import packed_linear
+from workers.attention import Rows, SlotCache, StepLayout, attend, attention_sizes, lay_out, padding
+from workers.compiled.compilable import Compilable
+from workers.compiled.form import Form, linears
+from workers.compiled.graph import CompiledGraph
 from workers.kv_cache import BlockKV, KVSlots
 from workers.proposers.base import Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
 from workers.sequence import Sequence
 
@@ -77,6 +85,30 @@ class EagleProposer:
         self._kv = BlockKV(self._slots.num_blocks, 1, *heads)
         self._sizes = attention_sizes(context, shape.heads, *heads)
         self._states: dict[str, _EagleState] = {}
+        self._graph: CompiledGraph | None = None
+        self._reducing = 0
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return (self,)
+
+    def form(self) -> Form:
+        return EagleForm(self._model, self._head)
+
+    def tried_inputs(self, numbers: Seq[int]) -> tuple[torch.Tensor, ...]:
+        rows = torch.tensor(list(numbers), device=self._head.device)
+        tokens, features = (self._embeddings[(n * rows + 3) % min(len(self._embeddings), 997)][None] for n in (7, 11))
+        return tokens, features, rows[None], torch.arange(len(rows))
+
+    def adopt(self, graph: CompiledGraph) -> None:
+        self._reducing = EagleForm(self._model, self._head).reducing
+        self._graph = graph
+
+    def drop_eager(self) -> None:
+        """Of the head and the layer, only shapes and types are read from here on."""
+        for layer in linears(self._model):
+            layer.weight = nn.Parameter(torch.empty(0, dtype=layer.weight.dtype), requires_grad=False)
+        self._head = self._head[:0].clone()
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         """Keep the features; those of a sequence whose beginning was never learnt are of no use."""
@@ -94,15 +126,16 @@ class EagleProposer:
         logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
         positions = [0] * len(batch)
         active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
-        outputs = self._catch_up([batch[b] for b in active]) if active else torch.empty(0)
+        outputs, logits = self._catch_up([batch[b] for b in active]) if active else (torch.empty(0),) * 2
         for b in active:
             state = self._state(batch[b])
             positions[b] += state.known - state.fed
             state.keep_last()
         depth = 0
         while active:
-            for b, logits in zip(active, self._logits(outputs), strict=True):
-                token, limited = draft_next(logits[None], batch[b], drafts[b])
+            full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
+            for b, row in zip(active, full, strict=True):
+                token, limited = draft_next(row[None], batch[b], drafts[b])
                 drafts[b].append(token)
                 logits_of[b].append(limited)
             depth += 1
@@ -113,7 +146,7 @@ class EagleProposer:
                     Rows(self._blocks(self._state(batch[b])), len(batch[b].token_ids) - 2 + depth, drafts[b][-1:])
                     for b in active
                 ]
-                outputs = self._layer(rows, outputs[going_on])
+                outputs, logits = self._layer(rows, outputs[going_on], range(len(rows)))
                 for b in active:
                     positions[b] += 1
         return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
@@ -142,11 +175,14 @@ class EagleProposer:
         state = self._states.get(sequence.request.request_id)
         return state is not None and state.known == len(sequence.token_ids) - 1 and state.fed < state.known
 
-    def _catch_up(self, sequences: Seq[Sequence]) -> torch.Tensor:
-        """Compute all positions with known features that the slots do not hold; the last ones' outputs [n, hidden]."""
+    def _catch_up(self, sequences: Seq[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute all positions with known features that the slots do not hold.
+
+        Returns of the last ones the outputs [n, hidden] and the logits [n, draft vocabulary].
+        """
         states = [self._state(s) for s in sequences]
         waiting = [torch.cat(state.features) for state in states]
-        last: list[torch.Tensor] = [torch.empty(0)] * len(states)
+        last: list[tuple[torch.Tensor, torch.Tensor]] = [(torch.empty(0), torch.empty(0))] * len(states)
         for begin in range(0, max(map(len, waiting)), CATCH_UP_CHUNK):
             going = [i for i, features in enumerate(waiting) if len(features) > begin]
             rows = []
@@ -157,25 +193,47 @@ class EagleProposer:
                 text = sequences[i].token_ids[start + 1 : start + 1 + chunk]
                 rows.append(Rows(self._blocks(states[i]), start, text))
             features = torch.cat([waiting[i][begin : begin + CATCH_UP_CHUNK] for i in going])
-            outputs = self._layer(rows, self._model.project(features))
-            end = 0
-            for i, row in zip(going, rows, strict=True):
-                end += len(row.token_ids)
-                last[i] = outputs[end - 1]
-        return torch.stack(last)
+            ends = [end - 1 for end in accumulate(len(row.token_ids) for row in rows)]
+            outputs, logits = self._layer(rows, self._project(features), ends)
+            for n, i in enumerate(going):
+                last[i] = outputs[ends[n]], logits[n]
+        return torch.stack([output for output, _ in last]), torch.stack([row for _, row in last])
 
-    def _layer(self, rows: list[Rows], feature: torch.Tensor) -> torch.Tensor:
-        """The layer's outputs [rows, hidden] for the rows' tokens with `feature` [rows, hidden]; writes their KV."""
+    def _project(self, features: torch.Tensor) -> torch.Tensor:
+        if self._graph is None:
+            return self._model.project(features)
+        self._graph.bank.choose()
+        return packed_linear(features.flatten(-2), [self._reducing], [self._model.shape.hidden])
+
+    def _layer(self, rows: list[Rows], feature: torch.Tensor, keep: Seq[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer's outputs [rows, hidden] for the rows' tokens with `feature` [rows, hidden]; writes their KV.
+
+        Also the logits [len(keep), draft vocabulary] of the rows in `keep`.
+        """
         layout = lay_out(rows, self._sizes, feature.device)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
+        if self._graph is not None:
+            kept = torch.tensor([*keep, *[keep[0]] * padding(len(keep))], device=feature.device)
+            attention = partial(self._attend, layout)
+            logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], kept)
+            return outputs[0, : layout.num_rows], logits[0, : len(keep)]
         feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
         SlotCache(self._kv, layout).update(keys.k, keys.v, 0)
         attended = attend(self._kv, 0, layout, q)
-        return self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
+        outputs = self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
+        return outputs, self._model.logits(outputs[list(keep)], self._head)
 
-    def _logits(self, outputs: torch.Tensor) -> torch.Tensor:
-        """[n, vocab] fp32, -inf for what is not in the draft vocabulary."""
-        logits = self._model.logits(outputs, self._head).float()
-        return over_target_vocabulary(logits, self._vocabulary, self._target_vocab)
+    def _attend(
+        self,
+        layout: StepLayout,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        SlotCache(self._kv, layout).update(key, value, layer)
+        return attend(self._kv, layer, layout, query, window, scale)

@@ -10,9 +10,16 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
+from workers.attention import padding
+from workers.compiled.compilable import Compilable
+from workers.compiled.form import Form, linears
+from workers.compiled.graph import CompiledGraph
+from workers.compiled.opaque_attention import own_rows
 from workers.proposers.base import Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.medusa_form import MedusaForm
 from workers.proposers.medusa_model import MedusaModel
 from workers.sequence import Sequence
 
@@ -51,6 +58,26 @@ class MedusaProposer:
         self._head = head.detach()[self._vocabulary]
         self._target_vocab = head.shape[0]
         self._known: dict[str, _Known] = {}
+        self._graph: CompiledGraph | None = None
+
+    @property
+    def compilables(self) -> tuple[Compilable, ...]:
+        return (self,)
+
+    def form(self) -> Form:
+        return MedusaForm(self._model, self._head)
+
+    def tried_inputs(self, numbers: Seq[int]) -> tuple[torch.Tensor, ...]:
+        rows = torch.tensor(list(numbers), device=self._head.device)
+        return (self._head[(7 * rows + 3) % min(len(self._head), 997)][None],)
+
+    def adopt(self, graph: CompiledGraph) -> None:
+        self._graph = graph
+
+    def drop_eager(self) -> None:
+        """Nothing is freed but what the heads have of their own: they are small, and so is a truncated LM head."""
+        for layer in linears(self._model):
+            layer.weight = nn.Parameter(torch.empty(0, dtype=layer.weight.dtype), requires_grad=False)
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         """Keep the last of them; those of a sequence whose beginning was never learnt are of no use."""
@@ -66,8 +93,7 @@ class MedusaProposer:
         active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
         if active:
             hidden = torch.stack([self._known[batch[b].request.request_id].last for b in active])
-            heads = max(k[b] for b in active)
-            logits = self._model.logits(hidden, self._head, heads)
+            logits = self._logits(hidden, max(k[b] for b in active))
             full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
             for row, b in enumerate(active):
                 for depth in range(min(k[b], full.shape[1])):
@@ -75,6 +101,13 @@ class MedusaProposer:
                     drafts[b].append(token)
                     drafted.append(limited)
         return Proposal.drawn(drafts, drafted, [int(bool(d)) for d in drafts])
+
+    def _logits(self, hidden: torch.Tensor, heads: int) -> torch.Tensor:
+        """[n, heads, draft vocabulary] of hidden [n, hidden]; of all heads where they are compiled."""
+        if self._graph is None:
+            return self._model.logits(hidden, self._head, heads)
+        padded = torch.cat((hidden, hidden[:1].expand(padding(len(hidden)), -1)))
+        return self._graph(own_rows, padded[None])[0][0, : len(hidden), :heads]
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:

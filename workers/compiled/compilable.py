@@ -1,0 +1,62 @@
+"""What the compiler is given of a model or a drafter, and how a compiled one gets back to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from kernels import packed_linear
+from workers.compiled.compiler import ensure, is_ready, package_of
+from workers.compiled.form import Form
+from workers.compiled.graph import CompiledGraph, try_out
+from workers.compiled.skeleton import CannotCompile, pack, strip
+
+
+class Compilable(Protocol):
+    """form: what is to be compiled, on the weights as they are. tried_inputs: its arguments for rows of those numbers,
+    all of them kept. adopt: computes by the graph from now on; called by the thread that owns it. drop_eager: gives up
+    the weights that it needed before.
+    """
+
+    def form(self) -> Form: ...
+
+    def tried_inputs(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]: ...
+
+    def adopt(self, graph: CompiledGraph) -> None: ...
+
+    def drop_eager(self) -> None: ...
+
+
+def compiled(part: Compilable, cache: Path, stop: threading.Event | None = None) -> CompiledGraph:
+    """Its graph, compiled first where no package of it is in `cache`, the folder of models: that may take minutes.
+
+    Raises CannotCompile with the reason.
+    """
+    form = part.form()
+    return _loaded(part, form, strip(form), cache, stop)
+
+
+def compiled_before(part: Compilable, cache: Path) -> CompiledGraph | None:
+    """Its graph, where nothing needs compiling for it. Raises CannotCompile where it is not fit for use."""
+    form = part.form()
+    skeleton = strip(form)
+    return _loaded(part, form, skeleton, cache, None) if is_ready(package_of(skeleton, cache)) else None
+
+
+def _loaded(part: Compilable, form: Form, skeleton: Form, cache: Path, stop: threading.Event | None) -> CompiledGraph:
+    try:
+        packed = package_of(skeleton, cache)
+        ensure(skeleton, packed, stop)
+        packed_linear.load()
+        graph = CompiledGraph(packed, pack(form))
+        try_out(graph, skeleton, part.tried_inputs)
+    except CannotCompile:
+        raise
+    except Exception as error:  # of the compiler's libraries: whatever it is, serving goes on eagerly
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CannotCompile(reason[:300]) from error
+    return graph
