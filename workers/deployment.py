@@ -173,6 +173,7 @@ class Worker:
             prefix_cache_hits=dict(self._cache.cached_tokens),
             preemptions=dict(self._cache.preemptions),
             is_draining=self._is_draining,
+            is_compiled=self._runner.is_compiled,
             energy_windows_dropped={} if self._energy is None else self._energy.dropped,
         )
 

@@ -55,7 +55,7 @@ def examine(settings: Settings) -> list[Check]:
         "ray": partial(check_package, "ray"),
         "device": partial(check_device, settings.device),
         "threads": partial(check_threads, settings),
-        "compiler": check_compiler,
+        "compiler": partial(check_compiler, settings, device),
         "triton": partial(check_triton, device),
         "kernels": check_kernels,
         "model": partial(check_model, settings),
@@ -128,10 +128,17 @@ def check_threads(settings: Settings) -> Check:
     return Check("threads", True, detail, f"--threads {max(cores // settings.replicas, 1)}" if threads > cores else "")
 
 
-def check_compiler() -> Check:
+def check_compiler(settings: Settings, device: str) -> Check:
+    """For the compiled step on a CPU and for Triton on a GPU; without one, the step stays eager."""
     found = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
-    advice = "install g++ (Debian, Ubuntu: apt-get install g++) for Triton on a GPU"
-    return Check("compiler", True, found or "no C++ compiler", "" if found else advice)
+    on_cpu = device == "cpu"
+    if found is not None:
+        use = "the step stays eager (compile: off)" if settings.compile == "off" else "the step is compiled with it"
+        return Check("compiler", True, f"{found}: {use}" if on_cpu else found)
+    effect = ": the step stays eager, which takes twice as long" if on_cpu else ""
+    why = "for the compiled step" if on_cpu else "for Triton"
+    advice = f"install g++ (Debian, Ubuntu: apt-get install g++) {why}"
+    return Check("compiler", True, f"no C++ compiler{effect}", advice)
 
 
 def check_triton(device: str) -> Check:

@@ -228,6 +228,7 @@ class MetricsAggregator:
             ("plan_age_seconds", "Seconds since the plan of the worker with the oldest one was issued.", _plan_age),
             ("plan_expired", "1 when a worker's plan has expired, so that it runs on the fallback K.", _plan_expired),
             ("workers", "Workers that answered.", len),
+            ("compiled_workers", "Of them, those whose target's step is compiled.", _compiled),
             ("running_sequences", "Sequences being decoded.", lambda s: sum(x.running for x in s)),
             ("waiting_requests", "Requests that wait for a place in a worker.", lambda s: sum(x.waiting for x in s)),
             ("kv_used_tokens", "Tokens of KV blocks that running sequences hold.", lambda s: sum(x.kv_used for x in s)),
@@ -304,6 +305,10 @@ def _buckets(name: str, model: str, cohort: str, histogram: LatencyHistogram) ->
 
 def _oldest_plan(snapshots: Sequence[MetricsSnapshot]) -> float:
     return min(s.plan_version for s in snapshots)
+
+
+def _compiled(snapshots: Sequence[MetricsSnapshot]) -> float:
+    return sum(s.is_compiled for s in snapshots)
 
 
 def _plan_age(snapshots: Sequence[MetricsSnapshot]) -> float:

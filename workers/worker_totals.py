@@ -73,9 +73,9 @@ class MetricsSnapshot:
     plans_refused: by reason, plan_k_clamped: entries of plans that were no K, reports_lost: dropped while no controller
     answered; energy_windows_dropped: windows that an energy meter had no answer for, by reason; canary: by cohort and
     drafter; all since the start. requests_cut: requests that were refused or ended before their answer was complete, by
-    reason, since the start. is_draining: it takes no more requests in. prefix_cache_queries: prompt tokens of requests
-    that were taken in, prefix_cache_hits: of those, the ones that the prefix cache had; preemptions; by cohort, since
-    the start.
+    reason, since the start. is_draining: it takes no more requests in. is_compiled: the step of its target is.
+    prefix_cache_queries: prompt tokens of requests that were taken in, prefix_cache_hits: of those, the ones that the
+    prefix cache had; preemptions; by cohort, since the start.
     """
 
     worker: str
@@ -97,6 +97,7 @@ class MetricsSnapshot:
     reports_lost: int = 0
     requests_cut: Mapping[str, int] = field(default_factory=dict)
     is_draining: bool = False
+    is_compiled: bool = False
     energy_windows_dropped: Mapping[str, int] = field(default_factory=dict)
     canary: Mapping[tuple[str, str], CanaryTotals] = field(default_factory=dict)
     device: str = ""

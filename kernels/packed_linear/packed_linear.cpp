@@ -55,7 +55,7 @@ struct Format<float> {
     for (int64_t k = 0; k < steps; ++k, weights += V * LANES) {
       prefetch(weights + panel, V);
       Vector w[V];
-      std::memcpy(w, weights, sizeof w);
+      for (int v = 0; v < V; ++v) std::memcpy(&w[v], weights + v * LANES, sizeof w[v]);
       for (int r = 0; r < R; ++r) {
         const Vector x = Vector{} + rows[r][k];
         for (int v = 0; v < V; ++v) sums[r][v] += x * w[v];
@@ -77,7 +77,7 @@ struct Format<at::BFloat16> {
     for (int64_t k = 0; k < steps; ++k, weights += V * LANES * STEP) {
       prefetch(weights + panel, V);
       Words w[V];
-      std::memcpy(w, weights, sizeof w);
+      for (int v = 0; v < V; ++v) std::memcpy(&w[v], weights + v * LANES * STEP, sizeof w[v]);
       for (int r = 0; r < R; ++r) {
         uint32_t pair;
         std::memcpy(&pair, rows[r] + k * STEP, sizeof pair);

@@ -89,10 +89,13 @@ def test_more_threads_than_cores_is_advised_against_but_works() -> None:
     assert check.fix.startswith("--threads ")
 
 
-def test_no_compiler_is_no_failure_but_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("device", "said"), [("cpu", "the step stays eager"), ("cuda", "no C++ compiler")])
+def test_no_compiler_is_no_failure_but_said(monkeypatch, settings: Settings, device, said) -> None:
     monkeypatch.setenv("PATH", "")
-    check = doctor.check_compiler()
+    monkeypatch.delenv("CXX", raising=False)
+    check = doctor.check_compiler(settings, device)
     assert check.ok
+    assert said in check.detail
     assert "install g++" in check.fix
 
 

@@ -1,6 +1,6 @@
 """Makes packages in a process of its own, so that a worker that serves meanwhile loses neither its thread nor memory.
 
-`python -m workers.compiled.compiler SKELETON PACKAGE THREADS` is that process.
+`python -m workers.compiled.compiler SKELETON PACKAGE THREADS NICE` is that process.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _compile(skeleton: Form, package: Path, stop: threading.Event) -> None:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         threads = str(torch.get_num_threads())
-        arguments = [sys.executable, "-m", __name__, str(folder / "skeleton.pt"), str(made), threads]
+        arguments = [sys.executable, "-m", __name__, str(folder / "skeleton.pt"), str(made), threads, str(NICE)]
         with open(log, "wb") as out:
             child = subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment)
             try:
@@ -103,12 +103,11 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def main(skeleton: str, package: str, threads: str) -> None:
+def main(skeleton: str, package: str, threads: str, nice: str) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    os.nice(NICE)
+    os.nice(int(nice))
     from workers.compiled.packaging import make_package
 
-    packed_linear.load()
     torch.set_num_threads(int(threads))  # their number becomes part of the code
     form: Form = torch.load(skeleton, weights_only=False)
     form.arrive()

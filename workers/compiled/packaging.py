@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernels import packed_linear
 from workers.compiled.form import Form
 
 ROWS_LEAST = 2
@@ -19,6 +20,7 @@ def make_package(skeleton: Form, path: Path) -> None:
     """Compile `skeleton` into a package at `path`. Takes minutes for a large one; raises what the compiler raises."""
     import torch._inductor as inductor
 
+    packed_linear.load()
     dims = {
         name: torch.export.Dim(name, min=ROWS_LEAST, max=ROWS_MOST) for dim in skeleton.dims for name in dim.values()
     }
