@@ -14,6 +14,7 @@ from benchmarks.decode_figures import BASELINE, Run, spread_over
 from controlplane.policy import parse_policy
 from controlplane.settings import Settings, load_settings
 from workers.build import DTYPES, build_engine
+from workers.compiled.background import compile_now
 from workers.engine import Engine
 from workers.load.mix import PROMPTS, load_prompts
 from workers.models.resolve import resolve_model
@@ -63,6 +64,7 @@ class Decoders:
                 max_context=CONTEXT,
             )
             engine, self.tokenizer = build_engine(settings, parse_policy(POLICY), worker=arm)
+            compile_now(engine.uncompiled, settings.model_cache, engine.adopt)
             engine.plan_client.plan = constant_plan(int(arm.rpartition("/")[2]), [COHORT])
             self._engines[arm] = engine
         self.settings: Settings = settings

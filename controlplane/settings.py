@@ -117,6 +117,11 @@ class Settings(BaseSettings):
         # Workers run in other folders than the command: a relative path would mean something else there.
         return Path(os.path.abspath(path.expanduser()))
 
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _off_in_yaml(cls, value: object) -> object:
+        return "off" if value is False else value  # what YAML makes of a bare off
+
     @field_validator("database_url")
     @classmethod
     def _known_scheme(cls, url: str) -> str:

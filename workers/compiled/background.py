@@ -52,6 +52,12 @@ def adopt_compiled(
     return tuple(left)
 
 
+def compile_now(parts: Sequence[Compilable], cache: Path, adopt: Callable[[Compilable, CompiledGraph], None]) -> None:
+    """As a BackgroundCompiler does, and wait for it: for what measures. Raises CannotCompile."""
+    for part in parts:
+        adopt(part, compiled(part, cache))
+
+
 class BackgroundCompiler:
     """Compiles parts one by one, and calls `adopt` with each and its graph, on a thread of its own."""
 
