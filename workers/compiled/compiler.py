@@ -23,7 +23,8 @@ from workers.compiled.skeleton import CannotCompile, fingerprint
 FOLDER = ".compiled"
 """Of packages, in the folder of models."""
 LIMIT_S = 3600.0
-NICE = 19
+NICE = 10
+"""Of that process: a tenth of a core is left to it beside a worker that is busy all the time, and it must end some day."""
 REASON_LENGTH = 300
 
 

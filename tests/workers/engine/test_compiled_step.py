@@ -19,6 +19,7 @@ from workers.compiled.compilable import compiled_before
 from workers.compiled.graph import CompiledGraph, try_out
 from workers.compiled.packaging import make_package
 from workers.compiled.skeleton import CannotCompile, fingerprint, pack, strip
+from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 
 CPU = torch.device("cpu")
@@ -102,7 +103,8 @@ def test_a_family_computes_what_it_computes_eagerly(family, tmp_path) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(FAMILIES[family](), attn_implementation=IMPLEMENTATION)
     runner = ModelRunner(model, 4, 256, family)
-    rows = [Rows(0, 0, list(range(3, 40))), Rows(1, 0, [9, 8, 7])]
+    places = KVSlots(2, 256)
+    rows = [Rows(places.blocks(0), 0, list(range(3, 40))), Rows(places.blocks(1), 0, [9, 8, 7])]
     eager, eager_features = runner.forward_with_features(rows, range(40), (1, 2))
     form = runner.form()
     skeleton = strip(form)
@@ -116,22 +118,22 @@ def test_a_family_computes_what_it_computes_eagerly(family, tmp_path) -> None:
 
 
 def test_a_row_has_the_same_bits_in_any_company(compiled_runner) -> None:
-    runner = compiled_runner(slots=8, context=256)
+    runner, places = compiled_runner(slots=8, context=256), KVSlots(8, 256)
     numbers = random.Random(0)
     prompt = [numbers.randrange(VOCAB) for _ in range(70)]
     for slot in range(8):
-        runner.forward([Rows(slot, 0, prompt)], [0])
+        runner.forward([Rows(places.blocks(slot), 0, prompt)], [0])
     later = [numbers.randrange(VOCAB) for _ in range(6)]
-    alone = [runner.forward([Rows(0, 70 + i, later[i : i + 1])], [0])[0] for i in range(6)]
+    alone = [runner.forward([Rows(places.blocks(0), 70 + i, later[i : i + 1])], [0])[0] for i in range(6)]
     differing = {}
     for trial in range(40):
         mates = [
-            Rows(slot, numbers.randrange(200), [numbers.randrange(VOCAB) for _ in range(numbers.randrange(1, 17))])
+            Rows(places.blocks(slot), numbers.randrange(200), [numbers.randrange(VOCAB) for _ in range(numbers.randrange(1, 17))])
             for slot in numbers.sample(range(1, 8), numbers.randrange(8))
         ]
         at = numbers.randrange(len(mates) + 1)
         first = sum(len(mate.token_ids) for mate in mates[:at])
-        got = runner.forward([*mates[:at], Rows(0, 70, later), *mates[at:]], range(first, first + 6))
+        got = runner.forward([*mates[:at], Rows(places.blocks(0), 70, later), *mates[at:]], range(first, first + 6))
         if bad := [i for i in range(6) if not torch.equal(got[i], alone[i])]:
             differing[trial] = bad
     assert not differing

@@ -9,6 +9,7 @@ import torch
 
 from controlplane.settings import Settings
 from workers.attention import Rows
+from workers.compiled.background import compile_now
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.models.resolve import resolve_model
@@ -33,10 +34,18 @@ def draw(numbers, n):
     return [numbers.randrange(100, 40_000) for _ in range(n)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_a_row_does_not_depend_on_the_rest_of_the_batch(dtype) -> None:
-    folder = resolve_model("smollm2-135m-instruct", Settings().model_cache)
+@pytest.mark.timeout(1200)  # the first time, it is compiled here
+@pytest.mark.parametrize(
+    ("dtype", "is_compiled"),
+    [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)],
+    ids=["fp32", "bf16", "bf16_compiled"],
+)
+def test_a_row_does_not_depend_on_the_rest_of_the_batch(dtype, is_compiled) -> None:
+    cache = Settings().model_cache
+    folder = resolve_model("smollm2-135m-instruct", cache)
     runner = ModelRunner.load(folder, num_slots=SLOTS, context=CONTEXT, device=torch.device("cpu"), dtype=dtype)
+    if is_compiled:
+        compile_now(runner.compilables, cache, lambda part, graph: part.adopt(graph))
     numbers = random.Random(0)
     differing, compared = [], 0
     # Around a border of the contexts that attention may cover, well within, and beyond a block of keys.
