@@ -123,9 +123,8 @@ class Target:
             place = {row: i for i, row in enumerate(own)}
             kept = [i for i, row in enumerate(keep) if row in place]
             some = [r for r, is_eager in zip(rows, eager, strict=True) if is_eager == group]
-            # A chunk that is not a prompt's last decides nothing, yet a forward keeps a row.
-            part, read = self._run(some, [place[keep[i]] for i in kept] or [0], group)
-            logits.append(part[: len(kept)])
+            part, read = self._run(some, [place[keep[i]] for i in kept], group)
+            logits.append(part)
             order += kept
             rows_of += own
             features.append(read)
