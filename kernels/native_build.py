@@ -35,7 +35,7 @@ def build(sources: Sequence[Path]) -> Path:
     """
     compiler = find_compiler()
     command = [compiler, *compiler_flags()]
-    library = cache_folder() / f"{sources[0].stem}-{_key(compiler, command, sources)}.so"
+    library = _kept_at(compiler, command, sources)
     if library.exists():
         return library
     try:
@@ -46,6 +46,15 @@ def build(sources: Sequence[Path]) -> Path:
     except OSError as error:
         raise BuildFailed(f"{library.parent} cannot be written ({error.strerror})") from error
     return library
+
+
+def is_built(sources: Sequence[Path]) -> bool:
+    """Whether `build` has nothing to do."""
+    try:
+        compiler = find_compiler()
+        return _kept_at(compiler, [compiler, *compiler_flags()], sources).exists()
+    except BuildFailed:
+        return False
 
 
 def cache_folder() -> Path:
@@ -85,10 +94,14 @@ def _own_openmp(torch_folder: Path) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob("libgomp*.so*"))][:1]
 
 
+def _kept_at(compiler: str, command: Sequence[str], sources: Sequence[Path]) -> Path:
+    return cache_folder() / f"{sources[0].stem}-{_key(compiler, command, sources)}.so"
+
+
 def _key(compiler: str, command: Sequence[str], sources: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for part in (*(source.read_bytes() for source in sources), _version(compiler), "\0".join(command).encode(),
-                 torch.__version__.encode(), _cpu()):  # fmt: skip
+                 torch.__version__.encode(), cpu_identity()):  # fmt: skip
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:24]
 
@@ -101,7 +114,7 @@ def _version(compiler: str) -> bytes:
 
 
 @functools.cache
-def _cpu() -> bytes:
+def cpu_identity() -> bytes:
     """What the CPU can do: a library built for another one might not run here, or round otherwise."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import native_library
+from kernels import native_build
 from kernels.launch import BackendUnavailable
 
 __all__ = ["DTYPES", "BackendUnavailable", "WeightBank", "is_built", "load", "packed_linear"]
@@ -25,13 +25,12 @@ SOURCE = Path(__file__).with_name("packed_linear.cpp")
 
 def load() -> None:
     """Make the operation available; needed before anything else here. Raises BackendUnavailable."""
-    native_library.load(SOURCE)
-    _register_shape()
+    _load()
 
 
 def is_built() -> bool:
     """Whether `load` has nothing to compile."""
-    return native_library.path_of(SOURCE).is_file()
+    return native_build.is_built([SOURCE])
 
 
 class WeightBank:
@@ -73,7 +72,12 @@ def packed_linear(x: torch.Tensor, numbers: Sequence[int], sizes: Sequence[int])
 
 
 @functools.cache
-def _register_shape() -> None:
+def _load() -> None:
+    try:
+        torch.ops.load_library(str(native_build.build([SOURCE])))
+    except (native_build.BuildFailed, OSError) as error:
+        raise BackendUnavailable(f"products with packed weights cannot run: {error}") from error
+
     @torch.library.register_fake("kadence_linear::packed_linear")
     def _(x: torch.Tensor, numbers: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
         return x.new_empty((*x.shape[:-1], sum(sizes)))

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -29,6 +29,17 @@ constexpr int64_t PANEL = LANES * VECTORS;  // columns whose weights lie side by
 
 using Vector = float __attribute__((vector_size(4 * LANES)));
 using Words = uint32_t __attribute__((vector_size(4 * LANES)));
+
+// One rounding where the CPU can, and never as a compiler sees fit.
+inline Vector multiply_add(const Vector& x, const Vector& w, const Vector& sum) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_fmadd_ps((__m512)x, (__m512)w, (__m512)sum);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (Vector)_mm256_fmadd_ps((__m256)x, (__m256)w, (__m256)sum);
+#else
+  return sum + x * w;
+#endif
+}
 
 inline float from_bits(uint32_t bits) {
   float value;
@@ -58,7 +69,7 @@ struct Format<float> {
       for (int v = 0; v < V; ++v) std::memcpy(&w[v], weights + v * LANES, sizeof w[v]);
       for (int r = 0; r < R; ++r) {
         const Vector x = Vector{} + rows[r][k];
-        for (int v = 0; v < V; ++v) sums[r][v] += x * w[v];
+        for (int v = 0; v < V; ++v) sums[r][v] = multiply_add(x, w[v], sums[r][v]);
       }
     }
   }
@@ -88,8 +99,8 @@ struct Format<at::BFloat16> {
 #else
         const Vector even = Vector{} + from_bits(pair << 16), odd = Vector{} + from_bits(pair & 0xffff0000u);
         for (int v = 0; v < V; ++v) {
-          sums[r][v] += even * (Vector)(w[v] << 16);
-          sums[r][v] += odd * (Vector)(w[v] & 0xffff0000u);
+          sums[r][v] = multiply_add(even, (Vector)(w[v] << 16), sums[r][v]);
+          sums[r][v] = multiply_add(odd, (Vector)(w[v] & 0xffff0000u), sums[r][v]);
         }
 #endif
       }

@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock
 import torch
 
-from kernels import native_library, packed_linear
+from kernels import native_build, packed_linear
 from workers.compiled.form import Form
 from workers.compiled.skeleton import CannotCompile, fingerprint
 
@@ -24,7 +24,7 @@ FOLDER = ".compiled"
 """Of packages, in the folder of models."""
 LIMIT_S = 3600.0
 NICE = 10
-"""Of that process: a tenth of a core is left to it beside a worker that is busy all the time, and it must end some day."""
+"""Of that process: about a tenth of a core is left to it beside a worker that is always busy, so that it ends some day."""
 REASON_LENGTH = 300
 
 
@@ -40,8 +40,10 @@ def is_ready(package: Path) -> bool:
 
 def obstacle() -> str | None:
     """Why nothing can be compiled on this machine; None where it can."""
-    if native_library.compiler() is None:
-        return "there is no C++ compiler (g++ or clang++)"
+    try:
+        native_build.find_compiler()
+    except native_build.BuildFailed as error:
+        return f"there is no C++ compiler: {error}"
     return None
 
 

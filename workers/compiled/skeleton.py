@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kernels import native_library
+from kernels import native_build
 from kernels.packed_linear import WeightBank
 from workers.compiled import opaque_attention, packaging
 from workers.compiled.form import Form, PackedLinear, linears
@@ -74,7 +74,7 @@ def fingerprint(skeleton: Form) -> str:
         identity.update(f"{len(part)}\0".encode() + part)
 
     add(f"{torch.__version__} {transformers.__version__} {torch.get_num_threads()}")
-    add(native_library.cpu_identity())
+    add(native_build.cpu_identity())
     add(repr(skeleton))
     for name, tensor in (*skeleton.named_parameters(), *skeleton.named_buffers()):
         add(f"{name} {tuple(tensor.shape)} {tensor.dtype}")
