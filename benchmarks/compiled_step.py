@@ -76,6 +76,7 @@ def by_turns(arms: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 def steps(rounds: int) -> Iterable[Figure]:
     from workers.attention import Rows
+    from workers.kv_cache import KVSlots
 
     runners = {arm: engine_of(arm).target.runner for arm in ("eager", "compiled")}
 
@@ -84,8 +85,9 @@ def steps(rounds: int) -> Iterable[Figure]:
         runner.forward(rows, range(n))
         return 1e3 * (time.perf_counter() - started)
 
-    shapes = [(f"{n} sequences", [Rows(s, CONTEXT, [17]) for s in range(n)]) for n in SEQUENCES]
-    shapes += [(f"{n} rows", [Rows(0, CONTEXT, [17] * n)]) for n in ROWS]
+    places = KVSlots(max(SEQUENCES), CONTEXT + max(ROWS))
+    shapes = [(f"{n} sequences", [Rows(places.blocks(s), CONTEXT, [17]) for s in range(n)]) for n in SEQUENCES]
+    shapes += [(f"{n} rows", [Rows(places.blocks(0), CONTEXT, [17] * n)]) for n in ROWS]
     for size, rows in shapes:
         n = sum(len(r.token_ids) for r in rows)
         found = by_turns({arm: partial(forward, runner, rows, n) for arm, runner in runners.items()}, rounds)

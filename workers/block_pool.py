@@ -116,12 +116,5 @@ class BlockPool:
         """Of a known block's text: never given to another one."""
         return self._known[block].identity
 
-    def forget_all(self) -> None:
-        """Nothing is known any more; what is held stays held."""
-        for block in list(self._known):
-            self._forget(block)
-        self._free += self._idle
-        self._idle.clear()
-
     def _forget(self, block: int) -> None:
         del self._by_key[self._known.pop(block).key]

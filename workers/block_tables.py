@@ -4,7 +4,8 @@ Whole blocks of a text, prompt and completion, are known to the prefix cache as 
 of the same tenant only. What a sequence finds there has the bits that it would compute itself: `is_uniform` says that
 the device was seen to give a position the same KV however its text was cut (`workers.uniform_rows`). Where that does
 not hold, only whole chunks of prompts are shared, which are always cut alike, and a completion's blocks serve nobody
-but the text's own sequence, after a preemption.
+but the text's own sequence, after a preemption. Compiled, a model rounds otherwise: once it is, what was computed
+before serves only the texts that go on eagerly.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ ANYWHERE = -1
 
 
 class BlockTables:
-    """The block tables of an engine's sequences, over `num_blocks` blocks."""
+    """The block tables of an engine's sequences, over `num_blocks` blocks. is_compiled: whether their model is."""
 
     def __init__(self, num_blocks: int, prefix_cache: bool = True, is_uniform: bool = True) -> None:
         self._pool = BlockPool(num_blocks)
         self._prefix_cache = prefix_cache
         self._is_uniform = is_uniform
+        self.is_compiled = False
 
     @property
     def num_blocks(self) -> int:
@@ -106,10 +108,6 @@ class BlockTables:
         self._pool.release(sequence.blocks)
         sequence.blocks, sequence.known_blocks, sequence.kv_length = [], 0, 0
 
-    def forget_all(self) -> None:
-        """Empty the prefix cache: for whoever changes how KV is computed, so that the same text has other bits."""
-        self._pool.forget_all()
-
     def _found(self, sequence: Sequence) -> list[int]:
         """The blocks behind those that it knows, as far as the prefix cache has them and it may skip them."""
         blocks: list[int] = []
@@ -140,7 +138,11 @@ class BlockTables:
 
     def _parent(self, sequence: Sequence) -> Parent:
         known = sequence.known_blocks
-        return self._pool.identity(sequence.blocks[known - 1]) if known else flow_of(sequence.request)
+        return self._pool.identity(sequence.blocks[known - 1]) if known else self._scope(sequence)
+
+    def _scope(self, sequence: Sequence) -> str:
+        flow = flow_of(sequence.request)
+        return f"compiled, {flow}" if self.is_compiled and not sequence.is_eager else flow
 
     def _key(self, sequence: Sequence, i: int, parent: Parent) -> BlockKey:
         start = i * BLOCK_SIZE

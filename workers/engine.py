@@ -210,6 +210,7 @@ class Engine:
         """
         part.adopt(graph)
         if part is self.target.runner:
+            self.tables.is_compiled = True
             for sequence in self._sequences.values():
                 sequence.is_eager = (sequence.prefill_positions > 0 or sequence.kv_length > 0) and not at_once
         else:

@@ -24,7 +24,7 @@ FOLDER = ".compiled"
 """Of packages, in the folder of models."""
 LIMIT_S = 3600.0
 NICE = 10
-"""Of that process: about a tenth of a core is left to it beside a worker that is always busy, so that it ends some day."""
+"""Of that process: beside a worker that is always busy it is left about a tenth of a core, so that it ends some day."""
 REASON_LENGTH = 300
 
 

@@ -127,16 +127,6 @@ def test_a_block_given_away_and_known_again_is_not_the_old_text() -> None:
     assert (again, pool.identity(again) == old) == (block, False)
 
 
-def test_when_all_is_forgotten_what_is_held_stays_held() -> None:
-    pool = BlockPool(3)
-    held, idle = known(pool, (1,))[0], known(pool, (2,))[0]
-    pool.release([idle])
-    pool.forget_all()
-    assert (pool.cached, pool.used, pool.available) == (0, 1, 2)
-    pool.release([held])
-    assert sorted(pool.allocate(3)) == [1, 2, 3]
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 2)), max_size=60))
 def test_every_block_is_free_idle_or_held_as_often_as_it_was_taken(moves) -> None:

@@ -128,7 +128,11 @@ def test_a_row_has_the_same_bits_in_any_company(compiled_runner) -> None:
     differing = {}
     for trial in range(40):
         mates = [
-            Rows(places.blocks(slot), numbers.randrange(200), [numbers.randrange(VOCAB) for _ in range(numbers.randrange(1, 17))])
+            Rows(
+                places.blocks(slot),
+                numbers.randrange(200),
+                [numbers.randrange(VOCAB) for _ in range(numbers.randrange(1, 17))],
+            )
             for slot in numbers.sample(range(1, 8), numbers.randrange(8))
         ]
         at = numbers.randrange(len(mates) + 1)
@@ -172,6 +176,17 @@ def test_a_text_that_began_eagerly_ends_eagerly_and_later_ones_are_compiled(
     assert of_model != by_other
     assert out["early"].token_ids == of_model
     assert out["late"].token_ids == by_other
+
+
+def test_what_was_computed_eagerly_serves_no_compiled_text(engine_of, ask, drain, other_graph) -> None:
+    def computed(engine) -> int:
+        engine.submit(ask(PROMPT * 10, max_tokens=2))
+        return drain(engine)["r"].record.prefill_positions
+
+    engine = engine_of(0, "none")
+    eager = computed(engine), computed(engine)
+    engine.adopt(engine.target.runner, other_graph)
+    assert eager == (computed(engine), computed(engine)) == (60, 12)
 
 
 def test_at_once_a_text_goes_on_compiled(engine_of, ask, drain, collect, other_graph) -> None:

@@ -271,10 +271,3 @@ def test_a_check_leaves_nothing_in_the_cache(make_engine, ask, drain) -> None:
     checks = [canary.piece(busy=False) for _ in range(6) if canary.is_due(busy=False)]
     assert [check.verdict for check in checks if check] == ["same"]
     assert (engine.tables.cached, engine.tables.used) == (cached, 0)
-
-
-def test_a_forgotten_cache_is_empty_and_works(make_engine, ask, drain) -> None:
-    engine = make_engine(0, "none", eos=())
-    one(engine, ask, drain, HEAD)
-    engine.tables.forget_all()
-    assert [computed(one(engine, ask, drain, HEAD)) for _ in range(2)] == [150, 6]
