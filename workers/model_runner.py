@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 
 from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, lay_out, padding
 from workers.compiled.compilable import Compilable
-from workers.compiled.form import Form, linears
+from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.model_form import ModelForm
 from workers.kv_budget import kv_blocks
@@ -85,6 +85,11 @@ class ModelRunner:
             check_config(config, name)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=IMPLEMENTATION)
             torch.nn.Module.to(model, device)
+            shared: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
+            for layer in shared:
+                # Weights are mapped from their file, all of it for as long as one of them is there; these will be.
+                if layer is not None:
+                    layer.weight.data = layer.weight.data.clone()
             context = context_limit(config, context)
             blocks = None
             if kv_tokens is not None:
@@ -154,9 +159,10 @@ class ModelRunner:
             return
         self._has_eager = False
         kept = {id(self.embeddings), id(self.head)}
-        for layer in linears(self._model):
-            if id(layer.weight) not in kept:
-                layer.weight = torch.nn.Parameter(self.embeddings.new_empty(0), requires_grad=False)
+        for module in self._model.modules():
+            for name, weight in module._parameters.items():
+                if weight is not None and id(weight) not in kept:
+                    module._parameters[name] = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Rows], keep: Sequence[int], eager: bool = False) -> torch.Tensor:
