@@ -1,6 +1,6 @@
 """What compiling the CPU step is worth: step times, draft times, text per second, starts and memory.
 
-`python -m benchmarks.compiled_step [--rounds N] [--no-starts]` appends to benchmarks/compiled_step.csv. Arms run in one
+`python -m benchmarks.compiled_step [--rounds N] [--part NAME]` appends to benchmarks/compiled_step.csv. Arms run in one
 process by turns, so that what else the machine does hits all of them alike; a start is a process of its own.
 """
 
@@ -192,11 +192,17 @@ def start(compile_: str, cache: str) -> None:
 
 def main(
     rounds: int = 9,
-    with_starts: Annotated[bool, typer.Option("--starts/--no-starts")] = True,
+    part: Annotated[
+        list[str] | None, typer.Option(help="steps, texts, drafts, starts; all of them where not given")
+    ] = None,
 ) -> None:
-    parts: list[Iterable[Figure]] = [steps(rounds), drafts(2 * rounds), texts(max(3, rounds // 2))]
-    if with_starts:
-        parts.append(starts())
+    measured: dict[str, Callable[[], Iterable[Figure]]] = {
+        "steps": partial(steps, rounds),
+        "texts": partial(texts, max(3, rounds // 2)),
+        "drafts": partial(drafts, 2 * rounds),
+        "starts": starts,
+    }
+    parts = [measured[name]() for name in part or measured]
     head = {"date": datetime.now(UTC).date().isoformat(), **machine(2), "model": settings("eager").model}
     lines = []
     for figures in parts:
