@@ -184,11 +184,11 @@ class Engine:
         """
         is_forbidden = size.k > 0 and self.plan_client.is_drafter_off
         each = blocks_for(size.context + size.k)
-        # What the prefix cache keeps is worth more than a time to know.
-        free = self.tables.available - self.tables.cached
-        if self.has_work or is_forbidden or size.sequences > self.max_sequences or each * size.sequences > free:
+        if self.has_work or is_forbidden or size.sequences > self.max_sequences:
             return None
-        blocks = self.tables.borrow(each * size.sequences) or []
+        blocks = self.tables.borrow(each * size.sequences)
+        if blocks is None:
+            return None
         tables = [blocks[i : i + each] for i in range(0, len(blocks), each)]
         sequences = scratch_sequences(size, tables, self.target.runner.vocab_size, self._tokenizer)
         try:

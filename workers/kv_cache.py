@@ -83,9 +83,6 @@ class KVSlots:
     def used(self) -> int:
         return self.num_slots - len(self._free)
 
-    def can_allocate(self) -> bool:
-        return bool(self._free)
-
     def allocate(self) -> int:
         """The lowest free slot, so that running sequences stay together; raises IndexError when none is free."""
         return heapq.heappop(self._free)
