@@ -128,3 +128,51 @@ def test_every_request_comes_out_once_and_no_tenant_gets_far_ahead(make, asked) 
         if sequence.request.service_tier != "flex":
             waiting[sequence.request.tenant] -= 1
     assert sorted(out, key=int) == [s.request.request_id for s in sequences]
+
+
+def test_the_head_is_the_one_that_is_taken_next(make) -> None:
+    queue = fill(FairQueue(), [make(f"{i}", "abc"[i % 3], tokens=i % 4 * 70 + 1) for i in range(12)])
+    while queue:
+        head = queue.head
+        assert queue.popleft() is head
+    assert queue.head is None
+
+
+def test_one_that_is_put_back_is_its_tenants_next_before_those_of_a_higher_tier(make) -> None:
+    queue = fill(FairQueue(), [make("a"), make("b"), make("c", tier="priority")])
+    taken = [queue.popleft() for _ in range(2)]
+    assert [s.request.request_id for s in taken] == ["c", "a"]
+    taken[1].preemptions = 1
+    queue.put_back(taken[1])
+    queue.append(make("d", tier="priority"))
+    assert names(queue) == ["a", "d", "b"]
+
+
+def test_one_that_is_put_back_costs_its_tenant_nothing_more(make) -> None:
+    """Were it to pay again, another tenant's request would go before it at each preemption."""
+    queue = fill(FairQueue(), [make(f"{tenant}{i}", tenant) for i in range(6) for tenant in "ab"])
+    first, others = queue.popleft(), []
+    for _ in range(4):
+        first.preemptions += 1
+        queue.put_back(first)
+        while (taken := queue.popleft()) is not first:
+            others.append(taken.request.request_id)
+    assert others == ["b0"]
+
+
+def test_one_that_was_put_back_can_be_removed(make) -> None:
+    queue = FairQueue()
+    sequence = make("a")
+    sequence.preemptions = 1
+    queue.put_back(sequence)
+    queue.remove(sequence)
+    assert (len(queue), list(queue)) == (0, [])
+
+
+@pytest.mark.parametrize("tier", [None, "flex"])
+def test_one_that_is_put_back_stays_in_its_tier(make, tier) -> None:
+    queue = fill(FairQueue(), [make("other", "b")])
+    sequence = make("a", tier=tier)
+    sequence.preemptions = 1
+    queue.put_back(sequence)
+    assert names(queue) == (["other", "a"] if tier else ["a", "other"])
