@@ -62,6 +62,7 @@ class Decoders:
                 dtype=dtype.value,
                 max_sequences=1,
                 max_context=CONTEXT,
+                prefix_cache=False,  # the other arms compute every prompt anew
             )
             engine, self.tokenizer = build_engine(settings, parse_policy(POLICY), worker=arm)
             compile_now(engine.uncompiled, settings.model_cache, engine.adopt)

@@ -149,7 +149,7 @@ def main(
         _stop(f"--arms: name at least one fixed K to compare with: {', '.join(FIXED)}", 2)
     settings = load_settings(
         model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
-        max_sequences=load, max_context=1024, profile_s=profile_s,
+        max_sequences=load, max_context=1024, profile_s=profile_s, prefix_cache=False,
     )  # fmt: skip
     cohorts = [ONE_COHORT] if one_cohort else list(TEMPERATURE)
     built = build_arms(names, settings, cohorts)

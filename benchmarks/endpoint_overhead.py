@@ -146,6 +146,7 @@ def main(
 ) -> None:
     """What the endpoint adds, by number of streams."""
     given: dict[str, Any] = {"drafter": "ngram", "max_sequences": 16, "profile_s": 0.0, "canary_share": 0.0}
+    given["prefix_cache"] = False  # rounds repeat their prompts
     settings = load_settings(**given)
     engine = InProcess(settings)
     rows = []

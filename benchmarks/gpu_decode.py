@@ -115,6 +115,7 @@ class Arms:
                 dtype=dtype,
                 max_sequences=len(prompts),
                 max_context=PROMPT_TOKENS + max_tokens,
+                prefix_cache=False,  # the other arm computes every prompt anew
             )
             engine, _ = build_engine(settings, parse_policy(POLICY), worker=arm)
             engine.plan_client.plan = constant_plan(k, [COHORT])

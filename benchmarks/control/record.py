@@ -118,7 +118,7 @@ def main(
     transformers.utils.logging.disable_progress_bar()
     settings = load_settings(
         model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
-        max_sequences=max(TIMED_SEQUENCES) if only != "steps" else 8, max_context=CONTEXT,
+        max_sequences=max(TIMED_SEQUENCES) if only != "steps" else 8, max_context=CONTEXT, prefix_cache=False,
     )  # fmt: skip
     engine, tokenizer = build_engine(settings, parse_policy(POLICY), worker="recorder")
     engine.plan_client.plan = constant_plan(DEPTH, [COHORT])
