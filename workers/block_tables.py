@@ -17,7 +17,7 @@ from workers.scheduler import PREFILL_CHUNK
 from workers.sequence import Sequence
 
 ANYWHERE = -1
-"""Kind of a block whose bits do not depend on what of it was computed as a prompt."""
+"""Kind of a block whose bits do not depend on how its text was cut."""
 
 
 class BlockTables:
@@ -146,6 +146,14 @@ class BlockTables:
 
     def _key(self, sequence: Sequence, i: int, parent: Parent) -> BlockKey:
         start = i * BLOCK_SIZE
-        of_prompt = min(max(sequence.prompt_length - start, 0), BLOCK_SIZE)
-        kind = ANYWHERE if self._is_uniform else of_prompt
+        kind = ANYWHERE if self._is_uniform else _cut(start, sequence.prompt_length)
         return BlockKey(parent, tuple(sequence.token_ids[start : start + BLOCK_SIZE]), kind)
+
+
+def _cut(start: int, prompt_length: int) -> int:
+    """How the block at `start` was cut: its positions that are of the prompt, and the rows of the chunk they are in."""
+    of_prompt = min(max(prompt_length - start, 0), BLOCK_SIZE)
+    if not of_prompt:
+        return 0
+    first = start - start % PREFILL_CHUNK
+    return of_prompt + (BLOCK_SIZE + 1) * min(prompt_length - first, PREFILL_CHUNK)

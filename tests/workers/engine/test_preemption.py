@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+import workers.engine
 from workers.deadlines import DEADLINE, Deadlines, TimeLimits
 from workers.kv_cache import BLOCK_SIZE
 from workers.scheduler import REPLAY_ROWS
@@ -55,6 +56,16 @@ def test_text_is_that_of_a_run_without(make_engine, ask, drain, texts, proposer,
     done, preemptions = run(engine, ask, drain, texts, **sampling)
     assert preemptions
     expected = plain(make_engine, ask, drain, texts, **sampling)
+    assert [d.token_ids for d in done] == [d.token_ids for d in expected]
+
+
+def test_it_is_where_only_whole_chunks_are_shared_too(make_engine, ask, drain, texts, monkeypatch) -> None:
+    """A device on which KV depends on the cut: what is found then must end where a chunk does, or a piece."""
+    monkeypatch.setattr(workers.engine, "has_uniform_rows", lambda runner: False)
+    engine = make_engine(4, "eagle", eos=(), kv_blocks=TIGHT)
+    done, preemptions = run(engine, ask, drain, texts, **SEEDED)
+    assert preemptions
+    expected = plain(make_engine, ask, drain, texts, **SEEDED)
     assert [d.token_ids for d in done] == [d.token_ids for d in expected]
 
 

@@ -276,6 +276,14 @@ class TestWhereKVDependsOnTheCut:
         house.admit()
         assert second.kv_length == 0
 
+    def test_a_block_of_a_shorter_chunk_does_not_take_the_place_of_one_of_a_whole_chunk(self) -> None:
+        house = House(40, is_uniform=False)
+        first, second = house.run("a", text(100)), house.run("b", text(140))
+        third = house.wait("c", [*text(140), 5])
+        house.admit()
+        assert not set(first.blocks) & set(second.blocks)
+        assert third.blocks[:8] == second.blocks[:8]
+
     def test_an_answer_is_not_found_as_a_prompt(self) -> None:
         house = House(40, is_uniform=False)
         first = house.run("a", text(120))
