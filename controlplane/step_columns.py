@@ -26,7 +26,8 @@ class StepColumns:
     (bool). Cells [cells] i64: cohort, load_bucket, k (the planned K), and step_seconds (f64), is_shadow (bool);
     overlap f64, overlap_steps i64, propensity f64 [cells, width], as wide as the deepest cell that has any. Latencies
     by cohort: tpot [cohorts, bins] i64 of LATENCY_BOUNDS_S and tpot_sum_s [cohorts] f64.
-    ranks: of all cohorts, where trees were verified.
+    is_tree [cells] bool: whether token trees were verified, whose drafted tokens are nodes; ranks: of all cohorts, what
+    became of these; trees: (planned K, parents), each once.
     """
 
     cohorts: tuple[str, ...]
@@ -45,7 +46,9 @@ class StepColumns:
     propensity: Floats
     tpot: Ints
     tpot_sum_s: Floats
+    is_tree: Flags
     ranks: tuple[RankCount, ...] = ()
+    trees: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, cohorts: Iterable[CohortWindow]) -> StepColumns:
@@ -85,7 +88,9 @@ class StepColumns:
             propensity=propensity,
             tpot=np.array([window.tpot.counts for window in windows], np.int64).reshape(-1, _BINS),
             tpot_sum_s=np.array([window.tpot.sum_s for window in windows], np.float64),
-            ranks=tuple(count for window in windows for count in window.ranks),
+            is_tree=np.array([bool(cell.tree) for _, cell, _ in cells], np.bool_),
+            ranks=tuple(count for _, cell, _ in cells for count in cell.ranks),
+            trees=tuple(sorted({(cell.k, cell.tree) for _, cell, _ in cells if cell.tree})),
         )
 
 

@@ -29,6 +29,8 @@ PRICE_LOADS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 12
 """Numbers of running sequences at which a plan prices draft positions: finer than the buckets, which it includes."""
 
 MAX_K = 16
+MAX_DRAFT = 1 << 30
+"""More than any step drafts."""
 """Deepest draft that a ladder may ask for; positions are counted from 0 to MAX_K - 1."""
 
 LATENCY_BOUNDS_S: tuple[float, ...] = (
@@ -100,7 +102,9 @@ class StepCell:
     overlap: by 0-based position, the sum over the examined steps of the overlap mass sum_x min(target_probs,
     draft_probs), whose mean is the conditional acceptance with less noise; overlap_steps: how many steps those are.
     propensity: by position, P(K reaches it | what decided on K) where K was chosen from the request's own history;
-    empty where it was not, as from a plan. Cells of different propensity are never merged.
+    empty where it was not, as from a plan. tree: the parents of the token tree that these steps verified, whose nodes
+    are then what was drafted; ranks: what became of its nodes. Empty for chains. Cells of different propensity or tree
+    are never merged.
     """
 
     load_bucket: int
@@ -110,10 +114,17 @@ class StepCell:
     overlap: tuple[float, ...] = ()
     overlap_steps: tuple[int, ...] = ()
     propensity: tuple[float, ...] = ()
+    tree: tuple[int, ...] = ()
+    ranks: tuple[RankCount, ...] = ()
 
     @property
     def steps(self) -> int:
         return sum(c.steps for c in self.counts)
+
+    @property
+    def deepest(self) -> int:
+        """Tokens that a step can keep at most: a tree has fewer levels than nodes, a chain is as deep as drafted."""
+        return tree_depth(self.tree) if self.tree else MAX_DRAFT
 
     @property
     def emitted_tokens(self) -> int:
@@ -130,7 +141,16 @@ class StepCell:
             step_seconds=self.step_seconds + other.step_seconds,
             overlap=tuple(a + b for a, b in zip_longest(self.overlap, other.overlap, fillvalue=0.0)),
             overlap_steps=tuple(a + b for a, b in zip_longest(self.overlap_steps, other.overlap_steps, fillvalue=0)),
+            ranks=_merge_ranks(self.ranks, other.ranks),
         )
+
+
+def tree_depth(parents: tuple[int, ...]) -> int:
+    """Levels of a token tree; parents: of each node, a node before it or -1."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 class RankCount(NamedTuple):
@@ -181,9 +201,9 @@ class CohortWindow:
     prefill_positions, draft_positions: positions computed by the target in prefill and by a draft model.
     first_tokens: tokens that prefill yielded (one per started request). ttft, tpot: of requests that reached them in
     this interval (TPOT = (end - first token) / (tokens - 1), on finish). shadow: drafts that were scored against
-    committed tokens without being verified (nothing was emitted, no time of a step is in them): evidence only. ranks:
-    where trees were verified, what became of their nodes. tenants: the same counts taken apart by tenant, sorted (None
-    first), each with something in it; empty = not known, so that all belongs to tenant None.
+    committed tokens without being verified, and a verified tree's first path as the chain that it would have been
+    (nothing was emitted, no time of a step is in them): evidence only. tenants: the same counts taken apart by tenant,
+    sorted (None first), each with something in it; empty = not known, so that all belongs to tenant None.
     """
 
     cohort: str
@@ -197,8 +217,15 @@ class CohortWindow:
     ttft: LatencyHistogram = LatencyHistogram()
     tpot: LatencyHistogram = LatencyHistogram()
     shadow: tuple[StepCell, ...] = ()
-    ranks: tuple[RankCount, ...] = ()
     tenants: tuple[TenantUse, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[RankCount, ...]:
+        """Where trees were verified, what became of their nodes."""
+        merged: tuple[RankCount, ...] = ()
+        for cell in self.cells:
+            merged = _merge_ranks(merged, cell.ranks) if cell.ranks else merged
+        return merged
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
@@ -264,8 +291,8 @@ class CohortWindow:
         )
 
     def drafted_at(self, position: int) -> int:
-        """Drafts that had a token at the 0-based `position`."""
-        return sum(c.steps for c in self.counts if c.drafted > position)
+        """Drafts that had a token at the 0-based `position`, which in a tree is a depth."""
+        return sum(c.steps for cell in self.cells for c in cell.counts if min(c.drafted, cell.deepest) > position)
 
     def accepted_at(self, position: int) -> int:
         """Drafts whose token at the 0-based `position` was kept (all earlier ones were too)."""
@@ -287,7 +314,6 @@ class CohortWindow:
             self.ttft.merge(other.ttft),
             self.tpot.merge(other.tpot),
             _merge_cells(self.shadow, other.shadow),
-            _merge_ranks(self.ranks, other.ranks),
             merge_tenants((*self.by_tenant, *other.by_tenant)) if self.tenants or other.tenants else (),
         )
 
@@ -311,9 +337,9 @@ def _merge_ranks(ours: tuple[RankCount, ...], theirs: tuple[RankCount, ...]) -> 
 
 
 def _merge_cells(ours: tuple[StepCell, ...], theirs: tuple[StepCell, ...]) -> tuple[StepCell, ...]:
-    cells = {(c.load_bucket, c.k, c.propensity): c for c in ours}
+    cells = {(c.load_bucket, c.k, c.propensity, c.tree): c for c in ours}
     for c in theirs:
-        key = (c.load_bucket, c.k, c.propensity)
+        key = (c.load_bucket, c.k, c.propensity, c.tree)
         cells[key] = cells[key].merge(c) if key in cells else c
     return tuple(cells[key] for key in sorted(cells))
 
@@ -345,7 +371,7 @@ class ProfileCell(NamedTuple):
     """What a worker measured at its start: median seconds of one step of `sequences` with `k` draft tokens each.
 
     context: tokens of context of each sequence. seconds includes drafting, draft_seconds is the drafting in it. k = 0
-    is measured with the drafter idle.
+    is measured with the drafter idle. tree: the parents of the token tree that this K drafts; empty for a chain.
     """
 
     sequences: int
@@ -353,6 +379,7 @@ class ProfileCell(NamedTuple):
     context: int
     seconds: float
     draft_seconds: float
+    tree: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

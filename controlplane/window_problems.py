@@ -74,7 +74,7 @@ def _problems(window: WorkerWindow) -> Iterator[str]:
         if walked:
             yield from _cohort_problems(cohort)
         for cell in (*cohort.cells, *cohort.shadow) if cohort.shadow else cohort.cells:
-            if not is_same or cell.overlap or cell.overlap_steps or cell.propensity:
+            if not is_same or cell.overlap or cell.overlap_steps or cell.propensity or cell.tree or cell.ranks:
                 yield from _cell_problems(cell)
         if cohort.tenants:
             yield from _tenant_problems(cohort, cohort.as_one_tenant if counted is None else counted[index])
@@ -102,7 +102,6 @@ def _are_ordinary(cohorts: tuple[CohortWindow, ...]) -> bool:
         and min(seconds, default=0) >= 0
         and sum(seconds) < MOST
         and all(len(histogram.counts) == _BINS for histogram in times)
-        and not any(cohort.ranks for cohort in cohorts)
     )
 
 
@@ -113,8 +112,6 @@ def _cohort_problems(cohort: CohortWindow) -> Iterator[str]:
         yield "bad positions, first_tokens or requests"
     if not all(_is_amount(h.sum_s) and len(h.counts) == _BINS for h in (cohort.ttft, cohort.tpot)):
         yield "bad latency"
-    if any(min(c.depth, c.rank) < 0 or not 0 <= c.kept <= c.tried for c in cohort.ranks):
-        yield "bad ranks"
 
 
 def _tenant_problems(cohort: CohortWindow, counted: TenantUse) -> Iterator[str]:
@@ -156,6 +153,10 @@ def _cell_problems(cell: StepCell) -> Iterator[str]:
         yield "bad overlap"
     if not all(0.0 <= chance <= 1.0 for chance in cell.propensity):  # false of NaN too
         yield "bad propensity"
+    if not _is_tree(cell.tree):
+        yield "bad tree"
+    if any(min(c.depth, c.rank) < 0 or not 0 <= c.kept <= c.tried < MOST for c in cell.ranks):
+        yield "bad ranks"
 
 
 def _is_step_time(cell: LatencyCell) -> bool:
@@ -163,7 +164,15 @@ def _is_step_time(cell: LatencyCell) -> bool:
 
 
 def _is_profile(cell: ProfileCell) -> bool:
-    return all(map(_is_amount, cell)) and cell.sequences >= 1 and cell.k <= MAX_K
+    *amounts, tree = cell
+    return all(map(_is_amount, amounts)) and cell.sequences >= 1 and cell.k <= MAX_K and _is_tree(tree)
+
+
+def _is_tree(parents: tuple[int, ...]) -> bool:
+    """Whether every parent is a node before its child, or the root; not more nodes than any K pays for."""
+    return len(parents) <= MAX_K and all(
+        isinstance(parent, int) and -1 <= parent < node for node, parent in enumerate(parents)
+    )
 
 
 def _is_of(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> bool:
@@ -178,7 +187,7 @@ def _is_of(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> bool:
 def _points_somewhere(columns: StepColumns) -> bool:
     """Whether every row is of a cell, every cell of a cohort and a load, and no count is more than it is of."""
     rows = (columns.drafted, columns.accepted, columns.ended, columns.steps)
-    cells = (columns.load_bucket, columns.k, columns.step_seconds, columns.is_shadow)
+    cells = (columns.load_bucket, columns.k, columns.step_seconds, columns.is_shadow, columns.is_tree)
     wide = (columns.overlap, columns.overlap_steps, columns.propensity)
     return (
         all(len(values) == len(columns.row_cell) for values in rows)
@@ -212,6 +221,7 @@ def _says_the_same(columns: StepColumns, cohorts: tuple[CohortWindow, ...]) -> b
         and lengths == [len(cell.counts) for cell in cells]
         and columns.load_bucket.tolist() == [cell.load_bucket for cell in cells]
         and columns.k.tolist() == [cell.k for cell in cells]
+        and columns.is_tree.tolist() == [bool(cell.tree) for cell in cells]
         and columns.step_seconds.tolist() == [cell.step_seconds for cell in cells]
         and list(said) == rows
         and not isinstance(sum(chain.from_iterable(rows)), float)

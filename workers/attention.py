@@ -21,7 +21,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 
-from kernels.attention import tree_attention, write_kv
+from kernels.attention import ancestor_words, depths_of, tree_attention, write_kv
 from kernels.attention.tiles import choose_attention_backend
 from workers.context_sizes import context_sizes
 from workers.gathered_attention import Gathering, attend_gathered
@@ -33,11 +33,17 @@ ROW_STEP = 4
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The tokens of one sequence that this forward computes: they sit at start, start + 1, ... of its `blocks`."""
+    """The tokens of one sequence that this forward computes: they sit at start, start + 1, ... of its `blocks`.
+
+    parents: of a tree, the row number of each one's parent, -1 for one that continues what lies before start: a row
+    sees that and its ancestors, and stands as far behind start as it has ancestors. None: each continues the one
+    before.
+    """
 
     blocks: Sequence[int]
     start: int
     token_ids: Sequence[int]
+    parents: Sequence[int] | None = None
 
 
 @dataclass(slots=True)
@@ -47,7 +53,7 @@ class StepLayout:
     token_ids, positions: [rows] int64; flat_index: [rows] int64, the row's place in the blocks laid end to end;
     num_rows: rows before the padding. Padding rows repeat the first row and write the same KV again. block_tables,
     context_lens, cu_rows, max_rows, max_context: of the sequences, as `kernels.attention.tree_attention` takes them.
-    gathering: None where that computes.
+    ancestors, depths: of rows among which there is a tree, as there. gathering: None where that computes.
     """
 
     token_ids: torch.Tensor
@@ -59,6 +65,8 @@ class StepLayout:
     cu_rows: torch.Tensor
     max_rows: int
     max_context: int
+    ancestors: torch.Tensor | None = None
+    depths: torch.Tensor | None = None
     gathering: Gathering | None = None
 
 
@@ -77,7 +85,17 @@ def attention_sizes(
 
 
 def lay_out(rows: Sequence[Rows], sizes: Sequence[int] | None, device: torch.device) -> StepLayout:
-    """Flatten `rows` (at least one, each with at least one token) into one forward; sizes: of `attention_sizes`."""
+    """Flatten `rows` (at least one, each with at least one token) into one forward; sizes: of `attention_sizes`.
+
+    Raises ValueError for a tree where keys are gathered: summed in another order, its rows would have other bits than
+    its chains.
+    """
+    ancestors = depths = None
+    if any(r.parents is not None for r in rows):
+        if sizes is not None:
+            raise ValueError("gathered attention computes no trees; draft chains")
+        ancestors = ancestor_words([r.parents or range(-1, len(r.token_ids) - 1) for r in rows])
+        depths = depths_of(ancestors)
     token_ids: list[int] = []
     positions: list[int] = []
     places: list[int] = []
@@ -85,14 +103,17 @@ def lay_out(rows: Sequence[Rows], sizes: Sequence[int] | None, device: torch.dev
     for r in rows:
         n = len(r.token_ids)
         token_ids += r.token_ids
-        positions += range(r.start, r.start + n)
+        if depths is None:
+            positions += range(r.start, r.start + n)
+        else:
+            positions += (r.start + depths[cu_rows[-1] : cu_rows[-1] + n]).tolist()
         places += [r.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(r.start, r.start + n)]
         cu_rows.append(len(token_ids))
     num_rows = len(token_ids)
     for column in (token_ids, positions, places):
         column += column[:1] * padding(num_rows)
     starts, lengths = [r.start for r in rows], [len(r.token_ids) for r in rows]
-    width = blocks_for(max(positions) + 1)
+    width = blocks_for(max(start + n for start, n in zip(starts, lengths, strict=True)))
     gathering = None
     if sizes is not None:
         gathering = Gathering.of(starts, lengths, sizes, ROW_STEP, padding(num_rows), device)
@@ -108,6 +129,8 @@ def lay_out(rows: Sequence[Rows], sizes: Sequence[int] | None, device: torch.dev
         cu_rows=torch.tensor(cu_rows, dtype=torch.int32, device=device),
         max_rows=max(lengths),
         max_context=max(starts),
+        ancestors=None if ancestors is None else ancestors.to(device),
+        depths=None if depths is None else depths.to(device),
         gathering=gathering,
     )
 
@@ -200,7 +223,8 @@ def attend(
     out = query.new_zeros(rows.shape)
     out[: layout.num_rows] = tree_attention(
         rows[: layout.num_rows], keys, values, layout.block_tables, layout.context_lens, layout.cu_rows,
-        scale=scale, sliding_window=window, max_rows=layout.max_rows, max_context=layout.max_context,
+        layout.ancestors, layout.depths, scale=scale, sliding_window=window,
+        max_rows=layout.max_rows, max_context=layout.max_context,
     )  # fmt: skip
     return out[None]
 

@@ -36,6 +36,7 @@ from workers.proposers.shipped import ResolvedDrafter, resolve_drafter
 from workers.proposers.student_model import assembled
 from workers.shadow import ShadowDrafts
 from workers.target import Target
+from workers.token_tree import read_trees
 from workers.verifier import Verifier
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -111,6 +112,7 @@ def build_engine(
         clock,
         shadow=None if proposer.name == "none" else ShadowDrafts(proposer, meter.count_shadow, max(rungs)),
         prefix_cache=settings.prefix_cache,
+        trees=settings.trees,
     )
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
     engine.energy = energy
@@ -162,9 +164,10 @@ def _trained(choice: DrafterChoice, settings: Settings, target: ModelRunner) -> 
     of = identify(settings.model, resolve_model(settings.model, settings.model_cache), settings.model_cache)
     version = weights_sha256(folder, settings.model_cache)[:VERSION_DIGITS]
     if choice.kind == "medusa":
-        heads, vocabulary, _ = load_medusa(folder, of)
+        heads, vocabulary, card = load_medusa(folder, of)
         heads.to(target.device, target.dtype)
-        return MedusaProposer(heads, vocabulary, target.head, target.num_layers, version=version)
+        trees = read_trees(card.trees)
+        return MedusaProposer(heads, vocabulary, target.head, target.num_layers, version=version, trees=trees)
     if choice.kind == "draft":
         decoder, vocabulary, card = load_student(folder, of, target.config)
         head = target.head[vocabulary.to(target.device)]
@@ -173,10 +176,13 @@ def _trained(choice: DrafterChoice, settings: Settings, target: ModelRunner) -> 
         )
         runner = ModelRunner(student, settings.max_sequences, target.context, "draft")
         return DraftModelProposer(runner, target.vocab_size, "draft", version, vocabulary)
-    layer, vocabulary, _ = load_eagle(folder, of)
+    layer, vocabulary, card = load_eagle(folder, of)
     layer.to(target.device, target.dtype)
     shared = SharedWeights(target.embeddings, target.head)
-    return EagleProposer(layer, vocabulary, shared, settings.max_sequences, target.context, version=version)
+    trees = read_trees(card.trees)
+    return EagleProposer(
+        layer, vocabulary, shared, settings.max_sequences, target.context, version=version, trees=trees
+    )
 
 
 def _load(

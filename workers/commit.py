@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from controlplane.telemetry import FinishReason
 from workers.sequence import Sequence, TokenLogprob
+from workers.token_tree import TokenTree
 from workers.verifier import Accepted
 
 
@@ -19,6 +20,7 @@ class Committed:
     extra token. from_prefill: the token that prefill yields, which belongs to no step. planned_k: the plan's K.
     acceptance: by examined position that was not cut off, the probability with which it was kept. logprobs: one of each
     token, where asked for. predicted: of the drafted tokens, the first ones, which are from the request's prediction.
+    tree: where the draft was one; then nodes are those kept, and tried says how many siblings were tried by depth.
     """
 
     sequence: Sequence
@@ -33,6 +35,9 @@ class Committed:
     acceptance: tuple[float, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     predicted: int = 0
+    tree: TokenTree | None = None
+    nodes: tuple[int, ...] = ()
+    tried: tuple[int, ...] = ()
 
 
 def trim(
@@ -57,6 +62,7 @@ def commit(
     planned_k: int,
     eos_token_ids: Collection[int],
     predicted: int = 0,
+    tree: TokenTree | None = None,
 ) -> Committed:
     """Append what stays of the verdict to the sequence and roll its KV forward to match; returns what was committed."""
     sampling = sequence.request.sampling
@@ -83,11 +89,11 @@ def commit(
         sequence.accepted_tokens += kept_drafts
         sequence.spec_steps += drafted > 0
         sequence.plain_steps += drafted == 0
-        sequence.max_k = max(sequence.max_k, drafted)
+        sequence.max_k = max(sequence.max_k, drafted if tree is None else tree.depth)
     # Where the text ended inside the draft, nothing is known of the positions behind.
     acceptance = accepted.acceptance[: kept_drafts + (not ended)]
     logprobs = accepted.logprobs[: len(token_ids)]
     return Committed(
         sequence, tuple(token_ids), text, drafted, kept_drafts, ended, from_prefill, planned_k, reason, acceptance,
-        logprobs, predicted,
+        logprobs, predicted, tree, (accepted.nodes or ())[:kept_drafts], accepted.tried[: kept_drafts + (not ended)],
     )  # fmt: skip

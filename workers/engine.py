@@ -10,6 +10,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from controlplane.telemetry import FinishReason, RequestRecord, WorkerWindow
 from workers.block_tables import BlockTables
 from workers.commit import Committed, commit
@@ -25,15 +27,19 @@ from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_
 from workers.logprobs import prompt_logprobs
 from workers.meter import Gauges, Meter
 from workers.plan_client import PlanClient
-from workers.proposers.base import Proposer
+from workers.proposers.base import NO_TREES, Proposal, Proposer
 from workers.residency import Residency
 from workers.scheduler import Batch, Scheduler
 from workers.sequence import Chunk, EngineRequest, Sequence
 from workers.shadow import ShadowDrafts
 from workers.submission import check_request, check_room
 from workers.target import Score, Target
+from workers.token_tree import Trees, tree_for
+from workers.tree_rows import tree_obstacle
 from workers.uniform_rows import has_uniform_rows
 from workers.verifier import Accepted, Verifier
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Engine:
     """One model on one device, decoding many sequences at once. Not thread-safe: one thread owns it.
 
     max_sequences: that run at once; None for as many as the target's runner is for. prefix_cache: whether KV of a text
-    serves the next one that begins alike.
+    serves the next one that begins alike. trees: whether a drafter that knows token trees may draft them; where the
+    target's rows of a tree have other bits than its chains, it never does.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Engine:
         deadlines: Deadlines | None = None,
         max_sequences: int | None = None,
         prefix_cache: bool = True,
+        trees: bool = True,
     ) -> None:
         self.target = target
         self.proposer = proposer
@@ -86,6 +94,7 @@ class Engine:
         self.residency = Residency(self.scheduler, self.tables, self.max_sequences, self._teach_found)
         if prefix_cache:
             target.keep_features()
+        self._trees = _usable_trees(target, proposer) if trees else NO_TREES
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
@@ -200,7 +209,9 @@ class Engine:
             for sequence in sequences:
                 self.proposer.release(sequence)
             self.tables.give_back(blocks)
-        return StepTime(outcome.seconds, outcome.draft_seconds, sum(c.drafted for c in outcome.committed))
+        trees = {c.tree.parents for c in outcome.committed if c.tree is not None}
+        drafted = sum(c.drafted for c in outcome.committed)
+        return StepTime(outcome.seconds, outcome.draft_seconds, drafted, next(iter(trees), ()))
 
     def adopt(self, part: Compilable, graph: CompiledGraph, at_once: bool = False) -> None:
         """Compute `part`, of the target or the drafter, by what was compiled of it.
@@ -264,26 +275,36 @@ class Engine:
         """Draft, score, verify, commit; k: the plan's K of each decoding sequence."""
         context = sum(len(s.token_ids) for s in batch.decoding)
         started = time.perf_counter()
-        proposal = self.proposer.propose(batch.decoding, self._within_budget(batch, k))
+        budget = self._within_budget(batch, k)
+        trees = [tree_for(self._trees, n) for n in budget] if self._trees else ()
+        proposal = self.proposer.propose(batch.decoding, budget, *((trees,) if any(trees) else ()))
         draft_s = time.perf_counter() - started
         score = self.target.score(batch, proposal)
         verdict = self.verifier.verify(batch.sequences, proposal, score)
         kv_lengths = [s.kv_length for s in batch.decoding]
-        committed = self._commit(batch, verdict, score.cu_draft, k, proposal.predicted)
-        self._teach(batch, score, kv_lengths)
+        self.target.keep_paths(batch.decoding, [v.nodes for v in verdict[: len(batch.decoding)]])
+        committed = self._commit(batch, verdict, score.cu_draft, k, proposal)
+        self._teach(batch, score, kv_lengths, [v.nodes for v in verdict])
         self._score_prompts(batch, score)
         seconds = time.perf_counter() - started - score.prefill_s
         return Round(committed, proposal.positions, seconds, draft_s, context, score.prefill_s)
 
-    def _teach(self, batch: Batch, score: Score, kv_lengths: Seq[int]) -> None:
-        """Tell a drafter that reads features of the positions that stay; kv_lengths: of those decoding, before."""
+    def _teach(self, batch: Batch, score: Score, kv_lengths: Seq[int], paths: Seq[tuple[int, ...] | None]) -> None:
+        """Tell a drafter that reads features of the positions that stay.
+
+        kv_lengths: of those decoding, before. paths: nodes of the trees that were accepted, None for chains.
+        """
         if score.prefill_features:
             for prefill, features in zip(batch.prefills, score.prefill_features, strict=True):
                 self.proposer.learn(prefill.sequence, prefill.end - len(features), features)
         if score.features is not None:
             for b, (sequence, start) in enumerate(zip(batch.decoding, kv_lengths, strict=True)):
-                first = score.cu_draft[b] + b
-                self.proposer.learn(sequence, start, score.features[first : first + sequence.kv_length - start].clone())
+                first, path = score.cu_draft[b] + b, paths[b]
+                own = score.features[first : score.cu_draft[b + 1] + b + 1]
+                if path is not None:
+                    own = own[[0, *(node + 1 for node in path)]]
+                    self.target.runner.kv.write_features_of(sequence.blocks, start, own)
+                self.proposer.learn(sequence, start, own[: sequence.kv_length - start].clone())
 
     @staticmethod
     def _score_prompts(batch: Batch, score: Score) -> None:
@@ -308,15 +329,18 @@ class Engine:
         return [min(n, s.remaining - 1, BlockTables.room(s)) for s, n in zip(batch.decoding, k, strict=True)]
 
     def _commit(
-        self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int], predicted: Seq[int]
+        self, batch: Batch, verdict: Seq[Accepted], cu_draft: Seq[int], k: Seq[int], proposal: Proposal
     ) -> list[Committed]:
         sequences = batch.sequences
         none = (0,) * len(sequences)
-        planned, of_prediction = (*k, *none), (*predicted, *none)
+        planned, of_prediction = (*k, *none), (*proposal.predicted, *none)
         return [
-            commit(s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids, of_prediction[b])
+            commit(
+                s, verdict[b], cu_draft[b + 1] - cu_draft[b], planned[b], self._eos_token_ids, of_prediction[b],
+                proposal.tree(b),
+            )
             for b, s in enumerate(sequences)
-        ]
+        ]  # fmt: skip
 
     def _count(self, batch: Batch, outcome: Round) -> None:
         self.meter.count_step(
@@ -392,6 +416,17 @@ class Engine:
         record = sequence.record(self._clock(), reason, self.meter)
         self.meter.count_end(sequence, record.tpot_s, failed=reason in ("error", "cancelled"))
         return record
+
+
+def _usable_trees(target: Target, proposer: Proposer) -> Trees:
+    """The proposer's, where the target computes their rows to the bit as it computes chains; else none, with a word."""
+    if not proposer.trees:
+        return NO_TREES
+    obstacle = tree_obstacle(target.runner)
+    if obstacle is None:
+        return proposer.trees
+    log.warning("drafts are chains, not trees", drafter=proposer.name, reason=obstacle)
+    return NO_TREES
 
 
 def _kept_and_lost(c: Committed) -> tuple[int, int]:

@@ -56,6 +56,14 @@ class BlockKV:
         if self.features is not None:
             self.features.flatten(0, 1).index_copy_(0, places, features)
 
+    def write_features_of(self, blocks: Sequence[int], start: int, features: torch.Tensor) -> None:
+        """As `write_features`, at positions from `start` on of the sequence that has these blocks."""
+        if self.features is not None:
+            places = [
+                blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(start, start + len(features))
+            ]
+            self.write_features(torch.tensor(places, device=self.features.device), features)
+
     def read_features(self, blocks: Sequence[int], start: int, end: int) -> torch.Tensor:
         """[end - start, layers, hidden] of positions start to end of the sequence that has these blocks; a copy."""
         assert self.features is not None

@@ -40,11 +40,15 @@ class StepSize(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """What a step of that size took: seconds, drafting included; drafted: draft tokens that it really had."""
+    """What a step of that size took: seconds, drafting included; drafted: draft tokens that it really had.
+
+    tree: the parents of the token tree that each sequence drafted; empty for chains.
+    """
 
     seconds: float
     draft_seconds: float
     drafted: int
+    tree: tuple[int, ...] = ()
 
 
 def step_sizes(rungs: Iterable[int], max_sequences: int, context: int) -> tuple[StepSize, ...]:
@@ -95,10 +99,12 @@ def scratch_sequences(size: StepSize, tables: Iterable[list[int]], vocab_size: i
 class _Samples:
     seconds: list[float] = field(default_factory=list)
     draft_seconds: list[float] = field(default_factory=list)
+    tree: tuple[int, ...] = ()
 
     def add(self, took: StepTime) -> None:
         self.seconds.append(took.seconds)
         self.draft_seconds.append(took.draft_seconds)
+        self.tree = took.tree
 
 
 class LatencyProfile:
@@ -162,7 +168,7 @@ class LatencyProfile:
             return
         self._todo = []
         self.cells = tuple(
-            ProfileCell(*size, median(samples.seconds), median(samples.draft_seconds))
+            ProfileCell(*size, median(samples.seconds), median(samples.draft_seconds), samples.tree)
             for size, samples in sorted(self._samples.items())
             if len(samples.seconds) >= ROUNDS_LEAST
         )

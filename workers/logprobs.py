@@ -72,39 +72,55 @@ def read(measured: torch.Tensor, chosen: Seq[int], num_top: int) -> list[TokenLo
 class RowsToMeasure:
     """Rows of a verdict whose log-probabilities are wanted: those of sequence b are number cu[b] to cu[b + 1].
 
-    index: their places among the logits. owners, depths: their places in the verdict's token_ids. num_top: of each
-    sequence, None where it wants none.
+    firsts: of each, its sequence's first row among the logits. owners, depths: their places in the verdict's token_ids.
+    num_top: of each sequence, None where it wants none.
     """
 
-    index: list[int]
+    firsts: list[int]
     owners: list[int]
     depths: list[int]
     cu: list[int]
     num_top: list[int | None]
 
     @classmethod
-    def of(cls, num_top: Seq[int | None], rows_of: Seq[range], num_accepted: Seq[int] | None) -> RowsToMeasure:
-        """The rows of each sequence that asks: those that emit a token, or all where nobody knows which (None)."""
+    def of(
+        cls,
+        num_top: Seq[int | None],
+        rows_of: Seq[range],
+        num_accepted: Seq[int] | None,
+        most: int | None = None,
+    ) -> RowsToMeasure:
+        """The rows of each sequence that asks: those that emit a token, or all where nobody knows which (None).
+
+        most: tokens that a sequence may emit, where trees have fewer levels than nodes.
+        """
         rows = cls([], [], [], [0], list(num_top))
         for b, own in enumerate(rows_of):
             if num_top[b] is not None:
-                length = len(own) if num_accepted is None else num_accepted[b] + 1
-                rows.index.extend(own[:length])
+                length = len(own[:most]) if num_accepted is None else num_accepted[b] + 1
+                rows.firsts.extend([own.start] * length)
                 rows.owners.extend([b] * length)
                 rows.depths.extend(range(length))
-            rows.cu.append(len(rows.index))
+            rows.cu.append(len(rows.firsts))
         return rows
 
-    def measure(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor | None:
+    def measure(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, nodes: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
         """What `read` needs of the target's raw logits, on their device; None where nobody asks.
 
-        token_ids: the verdict's.
+        token_ids: the verdict's. nodes: accepted ones by depth, where trees were verified; None for chains.
         """
-        if not self.index:
+        if not self.firsts:
             return None
+        index: list[int] | torch.Tensor = [first + depth for first, depth in zip(self.firsts, self.depths, strict=True)]
+        if nodes is not None:
+            # Behind the root's row a sequence has one for each node, in their order.
+            row_of = torch.nn.functional.pad(nodes.to(torch.int64) + 1, (1, 0))
+            index = torch.tensor(self.firsts, device=logits.device) + row_of[self.owners, self.depths]
         # Rows behind the last token emitted name none; they are not read.
         chosen = token_ids[self.owners, self.depths].clamp(min=0)
-        return measure(logits[self.index], chosen, max(n for n in self.num_top if n is not None))
+        return measure(logits[index], chosen, max(n for n in self.num_top if n is not None))
 
     def read(self, b: int, token_ids: Seq[int], measured: torch.Tensor | None) -> tuple[TokenLogprob, ...]:
         """Of the tokens that sequence b emitted; empty where it does not ask."""

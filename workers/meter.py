@@ -12,6 +12,7 @@ from controlplane.telemetry import (
     LatencyCell,
     LatencyHistogram,
     ProfileCell,
+    RankCount,
     StepCell,
     StepCount,
     TenantUse,
@@ -33,12 +34,24 @@ _Count = tuple[int, int, bool]
 
 @dataclass(slots=True)
 class _OpenCell:
-    """One cohort's steps at one load and one planned K; counts: by (tenant, drafted, accepted, ended)."""
+    """One cohort's steps at one load, one planned K and of one shape; counts: by (tenant, drafted, accepted, ended).
+
+    tried, kept: children by (depth, rank), of trees.
+    """
 
     counts: Counter[tuple[str | None, int, int, bool]] = field(default_factory=Counter)
     seconds: float = 0.0
     overlap: list[float] = field(default_factory=list)
     overlap_steps: list[int] = field(default_factory=list)
+    tried: Counter[tuple[int, int]] = field(default_factory=Counter)
+    kept: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def count_ranks(self, tried: Iterable[int], accepted: int) -> None:
+        """tried: siblings by depth; of the first `accepted` depths the last one tried was kept."""
+        for depth, siblings in enumerate(tried):
+            self.tried.update((depth, rank) for rank in range(siblings))
+            if depth < accepted:
+                self.kept[depth, siblings - 1] += 1
 
     def count(
         self,
@@ -59,15 +72,20 @@ class _OpenCell:
             self.overlap[position] += probability
             self.overlap_steps[position] += 1
 
-    def close(self, load_bucket: int, k: int) -> StepCell:
+    def close(self, load_bucket: int, k: int, tree: tuple[int, ...] = ()) -> StepCell:
         sums: Counter[_Count] = Counter()
         for (_, drafted, accepted, ended), steps in self.counts.items():
             sums[drafted, accepted, ended] += steps
         counts = tuple(StepCount(*count, steps) for count, steps in sorted(sums.items()))
-        return StepCell(load_bucket, k, counts, self.seconds, tuple(self.overlap), tuple(self.overlap_steps))
+        ranks = tuple(RankCount(*place, tried, self.kept[place]) for place, tried in sorted(self.tried.items()))
+        return StepCell(
+            load_bucket, k, counts, self.seconds, tuple(self.overlap), tuple(self.overlap_steps), tree=tree, ranks=ranks
+        )
 
 
-_OpenCells = defaultdict[tuple[int, int], _OpenCell]
+_Shape = tuple[int, ...]
+"""A tree's parents; empty for chains."""
+_OpenCells = defaultdict[tuple[int, int, _Shape], _OpenCell]
 
 
 @dataclass(slots=True)
@@ -227,21 +245,36 @@ class Meter:
         for c, drafting in zip(rounds, draft_positions, strict=True):
             request = c.sequence.request
             cohort, tenant = self._cohorts[request.cohort], request.tenant
-            cohort.cells[bucket, c.planned_k].count(tenant, c.drafted, c.accepted, c.ended, seconds, c.acceptance)
+            shape = () if c.tree is None else c.tree.parents
+            cell = cohort.cells[bucket, c.planned_k, shape]
+            cell.count(tenant, c.drafted, c.accepted, c.ended, seconds, c.acceptance)
+            if c.tree is not None:
+                cell.count_ranks(c.tried, c.accepted)
+                self._count_spine(request.cohort, bucket, c.tree.spine, c)
             if drafting:
                 cohort.tenants[tenant].draft_positions += drafting
             positions += c.drafted + 1
         self._busy_s += seconds
         if rounds:
-            cell = self._latency[len(rounds), positions]
-            cell.steps += 1
-            cell.seconds += seconds
-            cell.context += context
-            cell.draft_seconds += draft_seconds
+            size = self._latency[len(rounds), positions]
+            size.steps += 1
+            size.seconds += seconds
+            size.context += context
+            size.draft_seconds += draft_seconds
+
+    def _count_spine(self, cohort: str, load_bucket: int, spine: tuple[int, ...], c: Committed) -> None:
+        """Count the first path of a tree as the chain that it would have been: exactly what a shadow is.
+
+        A first child is tried first, so it stands or falls as a chain's next token does. The rest of the tree says
+        nothing of chains.
+        """
+        accepted = next((i for i, node in enumerate(c.nodes) if i >= len(spine) or node != spine[i]), len(c.nodes))
+        ended = c.ended and accepted == len(c.nodes)
+        self.count_shadow(cohort, load_bucket, len(spine), len(spine), accepted, ended)
 
     def count_shadow(self, cohort: str, load_bucket: int, k: int, drafted: int, accepted: int, ended: bool) -> None:
         """A draft that was scored against committed tokens and never verified: evidence, not a step."""
-        self._cohorts[cohort].shadow[load_bucket, k].count(None, drafted, accepted, ended, 0.0, ())
+        self._cohorts[cohort].shadow[load_bucket, k, ()].count(None, drafted, accepted, ended, 0.0, ())
 
     def count_own_work(self) -> None:
         """The device computed for no request (a rehearsal, a check): nobody's time, but no stretch of idle power."""

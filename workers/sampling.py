@@ -15,6 +15,7 @@ from kernels.verify import GREEDY_BELOW
 from workers.grammar import unpack
 from workers.penalties import TokenTally, has_penalties, penalise
 from workers.sequence import SamplingParams, Sequence
+from workers.token_tree import TokenTree
 
 FIRST_LOOK = 1024
 """Candidates for a nucleus that a CPU sorts at first; a whole vocabulary of 49152 takes it 2 ms a row."""
@@ -103,24 +104,50 @@ def restrict_batch(
     rows_of: Seq[range],
     draft_token_ids: Seq[int],
     eos_token_ids: Seq[int],
+    trees: Seq[TokenTree | None] = (),
 ) -> torch.Tensor:
     """Apply each sequence's wishes to its rows; row j of a sequence decides its completion token number length + j.
 
-    draft_token_ids: of all sequences behind each other; one has a row more than drafts. The same tensor where nobody
-    asks for anything.
+    draft_token_ids: of all sequences behind each other; one has a row more than drafts. trees: of sequences whose rows
+    are those of the root and of each node, None for a chain and for those behind. The same tensor where nobody asks for
+    anything.
     """
     wishing = [b for b, sequence in enumerate(batch) if has_wishes(sequence)]
     if not wishing:
         return logits
     out = logits.to(torch.float32, copy=True)
-    sequences = [batch[b] for b in wishing]
-    drafts_of = [draft_token_ids[rows_of[b].start - b : rows_of[b].stop - b - 1] for b in wishing]
-    allowed_of = _allowed(logits, sequences, drafts_of)
-    for b, sequence, drafts, allowed in zip(wishing, sequences, drafts_of, allowed_of, strict=True):
+    chains = []
+    for b in wishing:
+        tree, drafts = trees[b] if b < len(trees) else None, _drafts_of(b, rows_of, draft_token_ids)
+        if tree is None:
+            chains.append(b)
+        else:
+            own = slice(rows_of[b].start, rows_of[b].stop)
+            along = _adjust_tree(logits[own], batch[b], tree, drafts, eos_token_ids)
+            out[own] = restrict(along, batch[b].request.sampling)
+    sequences = [batch[b] for b in chains]
+    every = [_drafts_of(b, rows_of, draft_token_ids) for b in chains]
+    allowed_of = _allowed(logits, sequences, every)
+    for b, sequence, drafts, allowed in zip(chains, sequences, every, allowed_of, strict=True):
         own = slice(rows_of[b].start, rows_of[b].stop)
         wished = _adjust_rows(logits[own], sequence, drafts, eos_token_ids, allowed)
         out[own] = restrict(wished, sequence.request.sampling)
     return out
+
+
+def _drafts_of(b: int, rows_of: Seq[range], draft_token_ids: Seq[int]) -> Seq[int]:
+    return draft_token_ids[rows_of[b].start - b : rows_of[b].stop - b - 1]
+
+
+def _adjust_tree(
+    logits: torch.Tensor, sequence: Sequence, tree: TokenTree, drafts: Seq[int], eos_token_ids: Seq[int]
+) -> torch.Tensor:
+    """`adjust` for the root's row and each node's, every one along its own path; logits: [1 + nodes, vocab]."""
+    rows = []
+    for row in range(len(logits)):
+        path = [drafts[node] for node in tree.path(row - 1)]
+        rows.append(adjust_sequence(logits[row : row + 1], sequence, path, eos_token_ids))
+    return torch.cat(rows)
 
 
 def adjust_sequence(

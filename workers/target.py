@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.kv_commit import kv_commit
 from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import Proposal
 from workers.scheduler import Batch, Prefill
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,29 @@ class Target:
         if self.feature_layers:
             self.runner.kv.keep_features(len(self.feature_layers), self.runner.config.hidden_size)
 
+    def keep_paths(self, sequences: Seq[Sequence], paths: Seq[Seq[int] | None]) -> None:
+        """Move the KV of the accepted nodes to where a chain's would be, before anything is committed.
+
+        paths: of each sequence, its nodes from the root on; None for a chain's.
+        """
+        moved = [
+            (s, path)
+            for s, path in zip(sequences, paths, strict=True)
+            if path is not None and tuple(path) != tuple(range(len(path)))
+        ]
+        if not moved:
+            return
+        width, depth = max(len(s.blocks) for s, _ in moved), max(len(path) for _, path in moved)
+        kv, device = self.runner.kv, self.runner.device
+        kv_commit(
+            kv.keys,
+            kv.values,
+            _padded([s.blocks for s, _ in moved], width).to(device),
+            torch.tensor([len(s.token_ids) - 1 for s, _ in moved]).to(device),
+            _padded([path for _, path in moved], depth).to(device),
+            torch.tensor([len(path) for _, path in moved], dtype=torch.int32).to(device),
+        )
+
     def score(self, batch: Batch, proposal: Proposal) -> Score:
         """Compute the prefill chunks, and every decoding sequence's last token and drafts; advances kv_length."""
         started = time.perf_counter()
@@ -57,7 +82,7 @@ class Target:
         prefill_features, prompt_logits = prompts[1] + replays[1], prompts[2] + replays[2]
         prefill_s = time.perf_counter() - started
         rows = [
-            Rows(s.blocks, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)])
+            Rows(s.blocks, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)], _parents(proposal.tree(b)))
             for b, s in enumerate(batch.decoding)
         ]
         parts, features = [], None
@@ -135,6 +160,16 @@ class Target:
         if not self.feature_layers:
             return self.runner.forward(rows, keep, eager), None
         return self.runner.forward_with_features(rows, keep, self.feature_layers, eager)
+
+
+def _padded(rows: Seq[Seq[int]], width: int) -> torch.Tensor:
+    """[len(rows), width] int32, filled up with -1."""
+    return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int32)
+
+
+def _parents(tree: TokenTree | None) -> list[int] | None:
+    """By row: the last token's is the root's, a node's the next after its number."""
+    return None if tree is None else [-1, *(parent + 1 for parent in tree.parents)]
 
 
 def _is_scored(prefill: Prefill) -> bool:

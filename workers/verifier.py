@@ -10,11 +10,13 @@ import torch
 
 from kernels.launch import Backend
 from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, verify_chain
+from kernels.verify_tree import TreeVerdict, verify_tree
 from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
-from workers.sampling import restrict_batch
+from workers.sampling import is_greedy, restrict_batch
 from workers.sequence import Sequence, TokenLogprob
 from workers.target import Score
+from workers.token_tree import chain_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,23 @@ class Accepted:
 
     acceptance: by examined position (the kept ones and the first rejected), the probability with which it was kept,
     given draft and target distributions; 0 or 1 where only the outcome is known. logprobs: one of each token, where the
-    request asks for them.
+    request asks for them. Of a tree, which has no such positions: nodes, the accepted ones from the root on, and tried,
+    how many siblings were tried at each depth; nodes is None for a chain.
     """
 
     num_accepted: int
     token_ids: tuple[int, ...]
     acceptance: tuple[float, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    nodes: tuple[int, ...] | None = None
+    tried: tuple[int, ...] = ()
 
 
 class Verifier:
-    """Lossless for any proposer: greedy, rejection sampling (Leviathan et al. 2023), and coupled by shared noise."""
+    """Lossless for any proposer: greedy, rejection sampling (Leviathan et al. 2023), and coupled by shared noise.
+
+    A step with a tree in it is verified by `kernels.verify_tree`, chains and all; other steps by `kernels.verify`.
+    """
 
     def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto") -> None:
         self._eos_token_ids = tuple(eos_token_ids)
@@ -45,55 +53,120 @@ class Verifier:
             return []
         rows_of = [range(a + b, z + b + 1) for b, (a, z) in enumerate(pairwise(score.cu_draft))]
         drafted: list[int] = proposal.draft_token_ids.tolist()
-        logits = restrict_batch(score.logits, sequences, rows_of, drafted, self._eos_token_ids)
-        device = logits.device
-        verdict = verify_chain(
-            logits,
-            proposal.draft_token_ids.to(device),
-            proposal.draft_logits,
-            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
-            torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32, device=device),
-            torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64, device=device),
-            torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64, device=device),
-            torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
-            backend=self._backend,
-        )
+        logits = restrict_batch(score.logits, sequences, rows_of, drafted, self._eos_token_ids, proposal.trees)
+        of_trees = any(tree is not None for tree in proposal.trees)
+        verdict = (self._verify_trees if of_trees else self._verify_chains)(sequences, proposal, score, logits)
+        nodes = verdict.accepted_nodes if isinstance(verdict, TreeVerdict) else None
         # Looking at a verdict costs nothing on a host, and a stall on a device: there all rows are measured.
         known = verdict.num_accepted.tolist() if verdict.num_accepted.is_cpu else None
-        rows = RowsToMeasure.of([s.request.sampling.logprobs for s in sequences], rows_of, known)
-        num_accepted, token_ids, overlap, measured = _to_host(verdict, rows.measure(score.logits, verdict.token_ids))
+        num_top = [s.request.sampling.logprobs for s in sequences]
+        rows = RowsToMeasure.of(num_top, rows_of, known, verdict.token_ids.shape[1])
+        found = _to_host(verdict, rows.measure(score.logits, verdict.token_ids, nodes))
         has_draft_logits = proposal.draft_logits is not None
         accepted = []
         for b, (start, end) in enumerate(pairwise(score.cu_draft)):
-            n = num_accepted[b]
+            n = found.num_accepted[b]
+            emitted = tuple(found.token_ids[b][: n + 1])
+            logprobs = rows.read(b, emitted, found.measured)
+            if proposal.tree(b) is not None:
+                tried = tuple(count for count in found.tried[b] if count)
+                accepted.append(Accepted(n, emitted, (), logprobs, tuple(found.nodes[b][:n]), tried))
+                continue
             examined = min(n + 1, end - start)
             # Two distributions coupled by noise agree less often than they overlap: there only the outcome counts.
             if sequences[b].coupled and has_draft_logits:
                 acceptance = (*(1.0,) * n, 0.0)[:examined]
             else:
-                acceptance = tuple(overlap[start : start + examined])
-            emitted = tuple(token_ids[b][: n + 1])
-            accepted.append(Accepted(n, emitted, acceptance, rows.read(b, emitted, measured)))
+                acceptance = tuple(found.overlap[start : start + examined])
+            accepted.append(Accepted(n, emitted, acceptance, logprobs))
         return accepted
 
+    def _verify_chains(
+        self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
+    ) -> Verdict:
+        device = logits.device
+        return verify_chain(
+            logits,
+            proposal.draft_token_ids.to(device),
+            proposal.draft_logits,
+            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
+            *_modes(sequences, device),
+            backend=self._backend,
+        )
 
-def _to_host(
-    verdict: Verdict, measured: torch.Tensor | None
-) -> tuple[list[int], list[list[int]], list[float], torch.Tensor | None]:
-    """A verdict's num_accepted, token_ids and overlap, and what was measured [n, width] i64, by one transfer."""
+    def _verify_trees(
+        self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
+    ) -> TreeVerdict:
+        device, drafted = logits.device, [z - a for a, z in pairwise(score.cu_draft)]
+        trees = [proposal.tree(b) or chain_of(n) for b, n in enumerate(drafted)]
+        parents = [parent for tree in trees for parent in tree.parents]
+        # What children were drawn from is looked at where that decides.
+        is_drawn = any(
+            n and not (s.coupled or is_greedy(s.request.sampling)) for s, n in zip(sequences, drafted, strict=True)
+        )
+        draft_logits = None
+        if is_drawn and proposal.draft_logits is not None:
+            # Widening is exact, and both must be of one type.
+            logits = logits.float()
+            draft_logits = torch.zeros_like(logits)
+            # Every node's row says what it was drawn from, its siblings' the same.
+            owners = [start + b for b, start in enumerate(score.cu_draft[:-1]) for _ in range(drafted[b])]
+            rows = [first + parent + 1 for first, parent in zip(owners, parents, strict=True)]
+            draft_logits[rows] = proposal.draft_logits.to(draft_logits)
+        return verify_tree(
+            logits,
+            proposal.draft_token_ids.to(device),
+            torch.tensor(parents, dtype=torch.int32, device=device),
+            draft_logits,
+            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
+            *_modes(sequences, device),
+            backend=self._backend,
+            max_depth=max(tree.depth for tree in trees),
+            max_children=max(tree.most_children for tree in trees),
+            max_nodes=max(map(len, trees)),
+        )
+
+
+def _modes(sequences: Seq[Sequence], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """temperature, seeds, positions and coupled of a step, each [B], as the verify kernels take them."""
+    return (
+        torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32, device=device),
+        torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64, device=device),
+        torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64, device=device),
+        torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A verdict on the host, and what was measured [n, width] i64. nodes, tried: of a step with trees."""
+
+    num_accepted: list[int]
+    token_ids: list[list[int]]
+    overlap: list[float]
+    nodes: list[list[int]]
+    tried: list[list[int]]
+    measured: torch.Tensor | None
+
+
+def _to_host(verdict: Verdict | TreeVerdict, measured: torch.Tensor | None) -> _Found:
+    """By one transfer."""
     batch, width = verdict.token_ids.shape
     # Packed as integers of one width, bit for bit: each transfer of its own would stall the device once more.
     parts = [verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap)]
-    if measured is not None:
-        parts.append(measured.flatten())
-    numbers = torch.cat(parts).cpu()
-    sizes = [batch, batch * width, len(verdict.overlap)]
-    num_accepted, token_ids, overlap, rest = numbers.split([*sizes, len(numbers) - sum(sizes)])
-    return (
+    if isinstance(verdict, TreeVerdict):
+        parts += [verdict.accepted_nodes.flatten().to(torch.int64), verdict.num_examined.flatten().to(torch.int64)]
+    parts += [] if measured is None else [measured.flatten()]
+    num_accepted, token_ids, overlap, *rest = torch.cat(parts).cpu().split([len(part) for part in parts])
+    is_tree = isinstance(verdict, TreeVerdict)
+    nodes, tried = [part.view(batch, width - 1).tolist() for part in rest[:2]] if is_tree else ([], [])
+    return _Found(
         num_accepted.tolist(),
         token_ids.view(batch, width).tolist(),
         overlap.view(torch.float64).tolist(),
-        None if measured is None else rest.view(measured.shape),
+        nodes,
+        tried,
+        None if measured is None else rest[-1].view(measured.shape),
     )
 
 

@@ -7,7 +7,7 @@ the policy does not name (it was renamed while requests ran) is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 BUCKETS, RUNGS, BINS = len(LOAD_BUCKETS), MAX_K + 1, len(LATENCY_BOUNDS_S) + 1
+KINDS = 4
+"""Of cells: whether a shadow, whether of trees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,11 @@ class Evidence:
         of = cohorts[:, None]
         return Evidence(*(np.where(of, a, b) for a, b in zip(self._all(), other._all(), strict=True)))
 
+    def of_chains(self, cells: Flags) -> Evidence:
+        """With nothing examined in cells but these."""
+        of = cells[:, None]
+        return replace(self, reached=self.reached * of, examined=self.examined * of, accepted=self.accepted * of)
+
     def over(self, propensity: Floats | None) -> Evidence:
         """Divided by `propensity`, of the same shape; as it is for None."""
         return self if propensity is None else Evidence(*(a / propensity for a in self._all()))
@@ -83,20 +90,25 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """The tick's steps by (cohort, load bucket, K asked for, whether a shadow).
+    """The tick's steps by (cohort, load bucket, K asked for, whether a shadow, whether of token trees).
+
+    A tree's nodes are no chain's positions: what was examined of them is no evidence of chains, only that there were so
+    many. What a tree says of chains, its first path, comes as a shadow.
 
     Cells in which K was chosen from the request's own history stand alone, their evidence divided by the probability
     that K would reach each position (inverse propensity, adaptive.md 3.1 b): deep positions were then looked at where
     much was expected of them.
 
-    cohort, load_bucket, k: [cells] i64. is_shadow: [cells] bool. steps, emitted, emitted_squared, seconds: [cells] f64,
-    sums over real steps (a shadow has none) of 1, the tokens, their square, and wall seconds. evidence: [cells, MAX_K].
+    cohort, load_bucket, k: [cells] i64. is_shadow, is_tree: [cells] bool. steps, emitted, emitted_squared, seconds:
+    [cells] f64, sums over real steps (a shadow has none) of 1, the tokens, their square, and wall seconds. evidence:
+    [cells, MAX_K].
     """
 
     cohort: Ints
     load_bucket: Ints
     k: Ints
     is_shadow: Flags
+    is_tree: Flags
     steps: Floats
     emitted: Floats
     emitted_squared: Floats
@@ -110,8 +122,8 @@ class Observation:
 
     latency: [cells, 6] f64, engine steps as telemetry.LatencyCell. power: [windows, 4] f64 of those with an energy
     reading: seconds, busy seconds, positions, joules. profile: measured at the workers' starts. drafters: names seen.
-    setups, profiled: drafter and device of all windows, and of those with a profile. ranks: of all cohorts, where trees
-    were verified.
+    ranks: of all cohorts, where trees were verified; trees: (planned K, parents) of those. setups, profiled: drafter
+    and device of all windows, and of those with a profile.
     """
 
     cells: Cells
@@ -122,6 +134,7 @@ class Observation:
     profile: tuple[ProfileCell, ...]
     drafters: tuple[str, ...]
     ranks: tuple[RankCount, ...] = ()
+    trees: tuple[tuple[int, tuple[int, ...]], ...] = ()
     setups: tuple[str, ...] = ()
     profiled: tuple[str, ...] = ()
 
@@ -151,6 +164,7 @@ class Observation:
             profile=tuple(cell for w in windows for cell in w.profile),
             drafters=tuple(sorted({w.drafter for w in windows})),
             ranks=tuple(count for c in columns for count in c.ranks),
+            trees=tuple(sorted({tree for c in columns for tree in c.trees})),
             setups=tuple(sorted({f"{w.drafter} on {w.device}" for w in windows})),
             profiled=tuple(sorted({f"{w.drafter} on {w.device}" for w in windows if w.profile})),
         )
@@ -164,14 +178,15 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
     """The cells of all windows with equal keys added up."""
     if not columns:
         empty, none = np.zeros(0), np.zeros(0, np.int64)
-        return Cells(none, none, none, none.astype(np.bool_), empty, empty, empty, empty, Evidence.nothing(0))
+        no = none.astype(np.bool_)
+        return Cells(none, none, none, no, no, empty, empty, empty, empty, Evidence.nothing(0))
     cohort = np.concatenate([where[c.cohort] for c, where in zip(columns, known, strict=True)])
     k = np.minimum(np.concatenate([c.k for c in columns]), MAX_K)
     bucket = np.concatenate([c.load_bucket for c in columns])
-    is_shadow = np.concatenate([c.is_shadow for c in columns])
+    kind = np.concatenate([c.is_shadow + 2 * c.is_tree for c in columns])
     # Where each cell of each window goes: the place of its key among the keys that occur.
-    key = ((cohort * BUCKETS + bucket) * RUNGS + k) * 2 + is_shadow
-    occurs = np.zeros(cohorts * BUCKETS * RUNGS * 2, np.bool_)
+    key = ((cohort * BUCKETS + bucket) * RUNGS + k) * KINDS + kind
+    occurs = np.zeros(cohorts * BUCKETS * RUNGS * KINDS, np.bool_)
     is_named = cohort >= 0
     alone = np.flatnonzero(is_named & np.concatenate([_is_chosen(c.propensity) for c in columns]))
     is_shared = is_named.copy()
@@ -183,24 +198,25 @@ def _merged(columns: Sequence[StepColumns], known: Sequence[Ints], cohorts: int)
     keys = np.concatenate([shared, key[alone]])
     goes_to = np.where(is_shared, place[np.where(is_shared, key, 0)], len(keys))
     goes_to[alone] = len(shared) + np.arange(len(alone))
-    rows = _rows(columns, goes_to, np.append(keys // 2 % RUNGS, 0), len(keys))
+    rows = _rows(columns, goes_to, np.append(keys // KINDS % RUNGS, 0), len(keys))
     overlap = _merged_overlap([c.overlap for c in columns], goes_to, len(keys))
     overlap_steps = _merged_overlap([c.overlap_steps.astype(np.float64) for c in columns], goes_to, len(keys))
     seconds = np.bincount(goes_to, np.concatenate([c.step_seconds for c in columns]), len(keys) + 1)[: len(keys)]
-    cell_k, shadow = keys // 2 % RUNGS, (keys % 2).astype(np.bool_)
+    cell_k, shadow, tree = keys // KINDS % RUNGS, (keys % 2).astype(np.bool_), keys % KINDS >= 2
     real, went_on, kept = np.where(shadow, 0.0, 1.0), rows.accepted - rows.ended, np.arange(RUNGS, dtype=np.float64)
     return Cells(
-        cohort=keys // (2 * RUNGS * BUCKETS),
-        load_bucket=keys // (2 * RUNGS) % BUCKETS,
+        cohort=keys // (KINDS * RUNGS * BUCKETS),
+        load_bucket=keys // (KINDS * RUNGS) % BUCKETS,
         k=cell_k,
         is_shadow=shadow,
+        is_tree=tree,
         steps=real * rows.accepted.sum(axis=1),
         emitted=real * (went_on @ (kept + 1.0) + rows.ended @ kept),
         emitted_squared=real * (went_on @ (kept + 1.0) ** 2 + rows.ended @ kept**2),
         seconds=real * seconds,
-        evidence=_evidence(rows, cell_k, overlap, overlap_steps).over(
-            _propensity([c.propensity for c in columns], alone, len(shared))
-        ),
+        evidence=_evidence(rows, cell_k, overlap, overlap_steps)
+        .of_chains(~tree)
+        .over(_propensity([c.propensity for c in columns], alone, len(shared))),
     )
 
 

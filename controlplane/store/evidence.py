@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from controlplane.experiment import is_holdout
 from controlplane.store.engine import Database, reading
 from controlplane.store.models import Window, WindowCohort
-from controlplane.store.recorded import WINDOW, stored_cell, stored_window
+from controlplane.store.recorded import WINDOW, stored_cell, stored_profile, stored_window
 from controlplane.store.time_range import TimeRange
 from controlplane.telemetry import CohortWindow, ProfileCell, WorkerWindow
 
@@ -159,7 +159,7 @@ def _profile(connection: sa.Connection, model: str, before: float) -> tuple[Prof
         .limit(PROFILE_WINDOWS)
     )
     told: list[Any] = next((cells for (cells,) in connection.execute(query) if cells), [])
-    return tuple(ProfileCell(*cell) for cell in told)
+    return stored_profile(told)
 
 
 def _seen(row: Mapping[Any, Any], parts: list[Mapping[Any, Any]]) -> SeenWindow:

@@ -87,7 +87,8 @@ class WindowCohort(Base):
     wasted_*: the part of attributed_* spent on draft tokens that were not kept; input_*: the part that prefill took,
     and its prompt tokens. planned_k_steps: sum over steps of the plan's K, so that planned_k_steps / (spec_steps +
     plain_steps) is the mean planned K. cells: list of [load_bucket, k, [[drafted, accepted, ended, steps], ...],
-    step_seconds, [overlap, ...], [overlap_steps, ...]]; the last two are missing in a row of before revision 0002.
+    step_seconds, [overlap, ...], [overlap_steps, ...]]; the last two are missing in a row of before revision 0002. A
+    cell of token trees has two more: [parent, ...] and [[depth, rank, tried, kept], ...].
     shadow: likewise. ttft, tpot: {"counts", "sum_s"}. tenants: list of telemetry.TenantUse. uses: list of [tenant,
     direction, *amounts], what the window added to the rollups (rollup.Amounts). Both null before revision 0004.
     """

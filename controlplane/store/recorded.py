@@ -16,6 +16,7 @@ from controlplane.telemetry import (
     LatencyCell,
     LatencyHistogram,
     ProfileCell,
+    RankCount,
     StepCell,
     StepCount,
     TenantUse,
@@ -217,7 +218,7 @@ def stored_window(row: Mapping[Any, Any], cohorts: tuple[CohortWindow, ...]) -> 
         busy_s=row["busy_ns"] / 1e9 if row["busy_s"] is None else row["busy_s"],
         cohorts=cohorts,
         latency=tuple(LatencyCell(*cell) for cell in row["latency"]),
-        profile=tuple(ProfileCell(*cell) for cell in row["profile"] or ()),
+        profile=stored_profile(row["profile"] or ()),
         **{name: row[name] for name in _SAME},
     )
 
@@ -237,9 +238,19 @@ def _cohort(row: Mapping[Any, Any]) -> CohortWindow:
 
 def stored_cell(stored: list[Any]) -> StepCell:
     """A cell as the ledger has it (models.WindowCohort)."""
-    bucket, k, counts, seconds, *overlap = stored
+    bucket, k, counts, seconds, *more = stored
     drafts = tuple(StepCount(drafted, accepted, bool(ended), steps) for drafted, accepted, ended, steps in counts)
-    return StepCell(bucket, k, drafts, seconds, *(tuple(each) for each in overlap))
+    overlap, steps = more[:2] or ((), ())  # of before revision 0002
+    tree, ranks = more[2:] or ((), ())
+    return StepCell(
+        bucket, k, drafts, seconds, tuple(overlap), tuple(steps),
+        tree=tuple(tree), ranks=tuple(RankCount(*count) for count in ranks),
+    )  # fmt: skip
+
+
+def stored_profile(stored: Iterable[Sequence[Any]]) -> tuple[ProfileCell, ...]:
+    """Step times of a worker's start as the ledger has them (models.Window)."""
+    return tuple(ProfileCell(*cell[:5], *(tuple(tree) for tree in cell[5:])) for cell in stored)
 
 
 def _histogram(stored: Mapping[str, Any]) -> LatencyHistogram:

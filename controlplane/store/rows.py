@@ -103,7 +103,7 @@ def _window_row(seen: WindowSeen, use: WindowUse) -> Row:
         "kv_used": window.kv_used,
         "kv_total": window.kv_total,
         "latency": [list(cell) for cell in window.latency],
-        "profile": [list(cell) for cell in window.profile],
+        "profile": [[*cell[:5], list(cell.tree)] if cell.tree else list(cell[:5]) for cell in window.profile],
         "tick_at": seen.at,
         "busy_s": window.busy_s,
     }
@@ -177,7 +177,8 @@ def _cohort(cohort: CohortWindow) -> Row:
 
 def _cell(cell: StepCell) -> list[Any]:
     counts = [list(count) for count in cell.counts]
-    return [cell.load_bucket, cell.k, counts, cell.step_seconds, list(cell.overlap), list(cell.overlap_steps)]
+    row = [cell.load_bucket, cell.k, counts, cell.step_seconds, list(cell.overlap), list(cell.overlap_steps)]
+    return [*row, list(cell.tree), [list(count) for count in cell.ranks]] if cell.tree else row
 
 
 def _histogram(histogram: LatencyHistogram) -> Row:

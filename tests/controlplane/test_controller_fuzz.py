@@ -123,8 +123,11 @@ class Hostile:
         bins = [rng.choice((0, 0, 0, 3)) for _ in range(len(LATENCY_BOUNDS_S) + 1)]
         tpot = LatencyHistogram(tuple(bins), rng.choice((0.0, 0.03, 1e6)))
         shadow = (self.cell(rng.randint(1, MAX_K)),) if rng.random() < 0.1 else ()
-        ranks = (RankCount(rng.randint(0, 20), rng.randint(0, 20), 9, 4),) if rng.random() < 0.1 else ()
-        return CohortWindow(name, cells[: rng.randint(0, 2)], tpot=tpot, shadow=shadow, ranks=ranks)
+        if rng.random() < 0.1:
+            ranks = (RankCount(rng.randint(0, 20), rng.randint(0, 20), 9, 4),)
+            tree = tuple(rng.randint(-1, node - 1) for node in range(rng.randint(1, MAX_K)))
+            cells = (*cells, replace(self.cell(rng.randint(0, 20)), tree=tree, ranks=ranks))
+        return CohortWindow(name, cells[: rng.randint(0, 3)], tpot=tpot, shadow=shadow)
 
     def profile(self) -> tuple[ProfileCell, ...]:
         rng = self.rng

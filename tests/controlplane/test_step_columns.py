@@ -104,5 +104,10 @@ def test_overlap_beyond_the_deepest_rung_is_left_out(extra: int) -> None:
 
 
 def test_ranks_of_all_cohorts_are_gathered() -> None:
-    windows = [CohortWindow(name, ranks=(RankCount(0, rank, 9, 4),)) for rank, name in enumerate(("code", "chat"))]
-    assert StepColumns.of(windows).ranks == (RankCount(0, 0, 9, 4), RankCount(0, 1, 9, 4))
+    windows = [
+        CohortWindow(name, (StepCell(0, 2, (), 0.0, tree=(-1, -1), ranks=(RankCount(0, rank, 9, 4),)),))
+        for rank, name in enumerate(("code", "chat"))
+    ]
+    columns = StepColumns.of(windows)
+    assert columns.ranks == (RankCount(0, 0, 9, 4), RankCount(0, 1, 9, 4))
+    assert (columns.is_tree.tolist(), columns.trees) == ([True, True], ((2, (-1, -1)),))

@@ -50,6 +50,10 @@ WINDOW = WorkerWindow(
 )
 
 
+def of_trees(tree: tuple[int, ...] = (-1, -1), ranks: tuple[RankCount, ...] = ()) -> CohortWindow:
+    return CohortWindow("json", (StepCell(0, 2, (), 0.0, tree=tree, ranks=ranks),))
+
+
 def of_cells(*cells: StepCell) -> dict[str, Any]:
     return {"cohorts": (CohortWindow("json", cells),)}
 
@@ -88,8 +92,11 @@ def test_nor_has_one_with_columns() -> None:
         ({"cohorts": (CohortWindow("json", ttft=LatencyHistogram(sum_s=-1.0)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json", tpot=LatencyHistogram(sum_s=NAN)),)}, "bad latency"),
         ({"cohorts": (CohortWindow("json"), CohortWindow("json"))}, "bad cohorts"),
-        ({"cohorts": (CohortWindow("json", ranks=(RankCount(0, 0, 5, 6),)),)}, "bad ranks"),
-        ({"cohorts": (CohortWindow("json", ranks=(RankCount(-1, 0, 5, 1),)),)}, "bad ranks"),
+        ({"cohorts": (of_trees(ranks=(RankCount(0, 0, 5, 6),)),)}, "bad ranks"),
+        ({"cohorts": (of_trees(ranks=(RankCount(-1, 0, 5, 1),)),)}, "bad ranks"),
+        ({"cohorts": (of_trees((-1, 1)),)}, "bad tree"),
+        ({"cohorts": (of_trees((-1,) * 17),)}, "bad tree"),
+        ({"profile": (ProfileCell(1, 2, 64, 0.05, 0.01, (0, 0)),)}, "bad profile"),
     ],
 )
 def test_numbers_of_a_window_that_cannot_be_true_are_named(changes: dict[str, Any], problem: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,6 +11,9 @@ import torch
 
 from workers.compiled.compilable import Compilable
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree, Trees
+
+NO_TREES: Mapping[int, TokenTree] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,8 @@ class Proposal:
     draft_token_ids: [num_draft] int64. cu_draft: len(batch) + 1 prefix sums. draft_logits: [num_draft, vocab], the
     logits each draft token was sampled from (before temperature), or None where the draft is deterministic.
     positions: draft-model positions computed per sequence. predicted: how many of a sequence's draft tokens, the first
-    ones, were copied from its request's own prediction; empty for none of any.
+    ones, were copied from its request's own prediction; empty for none of any. trees: of each sequence, how its draft
+    tokens hang together; None for a chain, empty for chains throughout.
     """
 
     draft_token_ids: torch.Tensor
@@ -27,6 +32,7 @@ class Proposal:
     draft_logits: torch.Tensor | None = None
     positions: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
+    trees: tuple[TokenTree | None, ...] = ()
 
     @classmethod
     def of(cls, drafts: Seq[Seq[int]]) -> Proposal:
@@ -46,6 +52,10 @@ class Proposal:
     def k(self, b: int) -> int:
         return self.cu_draft[b + 1] - self.cu_draft[b]
 
+    def tree(self, b: int) -> TokenTree | None:
+        """None for a chain, and for a sequence that had no part in drafting."""
+        return self.trees[b] if b < len(self.trees) else None
+
     def tokens(self, b: int) -> list[int]:
         drafted: list[int] = self.draft_token_ids[self.cu_draft[b] : self.cu_draft[b + 1]].tolist()
         return drafted
@@ -53,6 +63,9 @@ class Proposal:
 
 class Proposer(Protocol):
     """`propose(batch, k)` drafts at most k[b] tokens for batch[b]; `release` forgets a finished sequence.
+
+    trees: which it can draft, by number of nodes. It drafts such a one, not a chain, for a sequence for which
+    `propose` is given it, or a chain where another source speaks.
 
     name, version: who drafts; another version drafts otherwise. is_deterministic: whether a draft is a function of the
     text alone, so that it comes without draft logits. `prime(batch)` takes the text of sequences as seen, whether or
@@ -67,13 +80,14 @@ class Proposer(Protocol):
     version: str
     is_deterministic: bool
     feature_layers: tuple[int, ...]
+    trees: Trees
 
     @property
     def compilables(self) -> tuple[Compilable, ...]: ...
 
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None: ...
 
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal: ...
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal: ...
 
     def prime(self, batch: Seq[Sequence]) -> None: ...
 
@@ -81,9 +95,10 @@ class Proposer(Protocol):
 
 
 class NoFeatures:
-    """What a proposer has that reads nothing of the target but its text."""
+    """What a proposer has that reads nothing of the target but its text, and drafts chains."""
 
     feature_layers: tuple[int, ...] = ()
+    trees: Trees = NO_TREES
 
     @property
     def compilables(self) -> tuple[Compilable, ...]:

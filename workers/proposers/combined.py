@@ -16,6 +16,7 @@ from workers.compiled.compilable import Compilable
 from workers.proposers.base import Proposal, Proposer
 from workers.proposers.ngram import NGramProposer
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree, Trees
 
 MIN_MATCH = 3
 """Tokens that must match before the index speaks in place of a drafter; alone it has nothing to lose by fewer."""
@@ -32,6 +33,7 @@ class NGramFirstProposer:
         self.version = f"{self._ngram.version}.{min_match}+{second.version}"
         self.feature_layers = second.feature_layers
         self._primed: set[str] = set()
+        self.trees: Trees = second.trees
 
     @property
     def compilables(self) -> tuple[Compilable, ...]:
@@ -40,12 +42,12 @@ class NGramFirstProposer:
     def learn(self, sequence: Sequence, start: int, features: torch.Tensor) -> None:
         self._second.learn(sequence, start, features)
 
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
         looked_up = [0 if s.request.request_id in self._primed else n for s, n in zip(batch, k, strict=True)]
         found = self._ngram.propose(batch, looked_up)
         left = [0 if found.k(b) else n for b, n in enumerate(k)]
         # Where the index speaks for all, a step is as cheap as with the index alone.
-        return _merged(found, self._second.propose(batch, left)) if any(left) else found
+        return _merged(found, self._second.propose(batch, left, trees)) if any(left) else found
 
     def prime(self, batch: Seq[Sequence]) -> None:
         """Measured is the drafter that costs something, whatever the index would find in a made-up text."""
@@ -61,7 +63,8 @@ class NGramFirstProposer:
 def _merged(found: Proposal, drawn: Proposal) -> Proposal:
     """One proposal of two, of which at most one drafts for each sequence; `found` is deterministic."""
     tokens = [found.tokens(b) or drawn.tokens(b) for b in range(len(found.cu_draft) - 1)]
-    merged = replace(Proposal.of(tokens), positions=drawn.positions, predicted=found.predicted)
+    trees = tuple(None if found.k(b) else tree for b, tree in enumerate(drawn.trees))
+    merged = replace(Proposal.of(tokens), positions=drawn.positions, predicted=found.predicted, trees=trees)
     logits = drawn.draft_logits
     if logits is None or not len(found.draft_token_ids):
         return replace(merged, draft_logits=logits)

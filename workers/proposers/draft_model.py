@@ -20,6 +20,7 @@ from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
 from workers.proposers.draws import draft_next, over_target_vocabulary
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree
 
 CATCH_UP_CHUNK = 128
 
@@ -87,7 +88,7 @@ class DraftModelProposer(NoFeatures):
     def compilables(self) -> tuple[Compilable, ...]:
         return self._runner.compilables
 
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
         drafts: list[list[int]] = [[] for _ in batch]
         logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
         positions = [0] * len(batch)

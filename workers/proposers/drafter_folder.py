@@ -22,6 +22,7 @@ from workers.models.weights_hash import weights_sha256
 from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.student_model import student_decoder
+from workers.token_tree import read_trees
 
 FORMAT = 1
 VOCABULARY = "draft_vocabulary"
@@ -109,6 +110,10 @@ def read_card(folder: Path, kind: str | None = None) -> DrafterCard:
         raise DrafterError(f"drafter {folder}: kind: {card.kind!r} is none of {', '.join(get_args(Kind))}")
     if card.min_match is not None and (not isinstance(card.min_match, int) or card.min_match < 1):
         raise DrafterError(f"drafter {folder}: ngram_first.min_match: is {card.min_match!r}, must be an integer over 0")
+    try:
+        read_trees(card.trees)
+    except (AttributeError, ValueError) as error:
+        raise DrafterError(f"drafter {folder}: {error}") from error
     if kind is not None and card.kind != kind:
         raise DrafterError(f"drafter {folder}: kind: is {card.kind}, not {kind}")
     return card

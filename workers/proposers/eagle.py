@@ -7,6 +7,7 @@ on from its own outputs; those it forgets, as the next step brings the target's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,17 +17,20 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
+from controlplane.decision.ranks import ROOT
 from kernels.packed_linear import packed_linear
 from workers.attention import Rows, SlotCache, StepLayout, attend, attention_sizes, lay_out, padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.kv_cache import BlockKV, KVSlots
-from workers.proposers.base import Proposal
-from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.base import NO_TREES, Proposal
+from workers.proposers.draws import over_target_vocabulary
 from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
+from workers.proposers.growth import Growth, growths_of, proposal_of
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree, Trees
 
 CATCH_UP_CHUNK = 128
 
@@ -54,10 +58,23 @@ class _EagleState:
         self.fed = self.known - 1
 
 
-class EagleProposer:
-    """One forward of one layer a position, for the whole batch.
+@dataclass(slots=True)
+class _Draft:
+    """A sequence's draft under way; outputs: of the layer [hidden], behind ROOT and each node with children."""
 
-    vocabulary: [size] int64, ascending ids that it may draft. version: which weights these are.
+    state: _EagleState
+    growth: Growth
+    outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+class EagleProposer:
+    """One forward of one layer a level, for the whole batch.
+
+    A chain's tokens are computed one after the other. Of a tree, each level is computed with all levels above it again,
+    for only rows of one forward can be kept from seeing each other; a row more costs little where one costs a forward.
+
+    vocabulary: [size] int64, ascending ids that it may draft. version: which weights these are. trees: that it is to
+    draft; none where its attention gathers keys, which knows no trees.
     """
 
     is_deterministic = False
@@ -71,6 +88,7 @@ class EagleProposer:
         context: int,
         name: str = "eagle",
         version: str = "unknown",
+        trees: Trees = NO_TREES,
     ) -> None:
         self.name, self.version = name, version
         self.feature_layers = model.shape.features
@@ -84,6 +102,7 @@ class EagleProposer:
         heads = shape.kv_heads, shape.head_dim, weight.dtype, weight.device
         self._kv = BlockKV(self._slots.num_blocks, 1, *heads)
         self._sizes = attention_sizes(context, shape.heads, *heads)
+        self.trees: Trees = trees if self._sizes is None else NO_TREES
         self._states: dict[str, _EagleState] = {}
         self._graph: CompiledGraph | None = None
         self._reducing = 0
@@ -121,35 +140,57 @@ class EagleProposer:
             state.known += len(features)
 
     @torch.inference_mode()
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
-        drafts: list[list[int]] = [[] for _ in batch]
-        logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
-        positions = [0] * len(batch)
-        active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
-        outputs, logits = self._catch_up([batch[b] for b in active]) if active else (torch.empty(0),) * 2
-        for b in active:
-            state = self._state(batch[b])
-            positions[b] += state.known - state.fed
-            state.keep_last()
-        depth = 0
-        while active:
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
+        growths, positions = growths_of(batch, k, trees, self._is_ready), [0] * len(batch)
+        drafts = {b: _Draft(self._state(batch[b]), growth) for b, growth in enumerate(growths) if growth.tokens}
+        outputs, logits = self._catch_up([batch[b] for b in drafts]) if drafts else (torch.empty(0),) * 2
+        for b, draft in drafts.items():
+            positions[b] += draft.state.known - draft.state.fed
+            draft.state.keep_last()
+        front = [(b, ROOT) for b in drafts]
+        level = 0
+        while front:
             full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
-            for b, row in zip(active, full, strict=True):
-                token, limited = draft_next(row[None], batch[b], drafts[b])
-                drafts[b].append(token)
-                logits_of[b].append(limited)
-            depth += 1
-            going_on = [row for row, b in enumerate(active) if k[b] > depth]
-            active = [active[row] for row in going_on]
-            if active:
-                rows = [
-                    Rows(self._blocks(self._state(batch[b])), len(batch[b].token_ids) - 2 + depth, drafts[b][-1:])
-                    for b in active
-                ]
-                outputs, logits = self._layer(rows, outputs[going_on], range(len(rows)))
-                for b in active:
-                    positions[b] += 1
-        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
+            for (b, node), output, row in zip(front, outputs, full, strict=True):
+                drafts[b].outputs[node] = output
+                drafts[b].growth.branch(node, row[None])
+            front, outputs, logits = self._level(drafts, level, positions)
+            level += 1
+        return proposal_of(growths, positions)
+
+    def _level(
+        self, drafts: Mapping[int, _Draft], level: int, positions: list[int]
+    ) -> tuple[list[tuple[int, int]], torch.Tensor, torch.Tensor]:
+        """Compute the nodes of that level that have children: which they are, and the outputs [n, hidden] and logits
+        [n, draft vocabulary] behind them.
+
+        positions: computed of each sequence, counted on.
+        """
+        front: list[tuple[int, int]] = []
+        rows: list[Rows] = []
+        features: list[torch.Tensor] = []
+        fresh: list[int] = []  # the front's among all rows
+        for b, draft in drafts.items():
+            growth, tree, start = draft.growth, draft.growth.tree, len(draft.growth.sequence.token_ids) - 1
+            blocks, nodes, parents = self._blocks(draft.state), tree.to_level(level), None
+            if all(tree.depths[node] < level for node in nodes):
+                continue
+            if tree.is_chain:
+                start, nodes = start + level, nodes[-1:]
+            else:
+                place = {node: row for row, node in enumerate(nodes)}
+                parents = [place.get(tree.parents[node], ROOT) for node in nodes]
+            for node in nodes:
+                if tree.depths[node] == level:
+                    fresh.append(len(features))
+                    front.append((b, node))
+                features.append(draft.outputs[tree.parents[node]])
+            rows.append(Rows(blocks, start, [growth.tokens[node] for node in nodes], parents))
+            positions[b] += len(nodes)
+        if not rows:
+            return front, torch.empty(0), torch.empty(0)
+        outputs, logits = self._layer(rows, torch.stack(features), fresh)
+        return front, outputs[fresh], logits
 
     def prime(self, batch: Seq[Sequence]) -> None:
         shape, weight = self._model.shape, self._model.norm.weight

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from controlplane.decision.ranks import ROOT
 from workers.attention import padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.opaque_attention import own_rows
-from workers.proposers.base import Proposal
-from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.base import NO_TREES, Proposal
+from workers.proposers.draws import over_target_vocabulary
+from workers.proposers.growth import growths_of, proposal_of
 from workers.proposers.medusa_form import MedusaForm
 from workers.proposers.medusa_model import MedusaModel
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree, Trees
 
 
 @dataclass(slots=True)
@@ -33,11 +36,11 @@ class _Known:
 
 
 class MedusaProposer:
-    """At most as many draft tokens as there are heads.
+    """A chain has at most as many draft tokens as there are heads, and a tree as many levels.
 
     vocabulary: [size] int64, ascending ids that it may draft. head: [vocab, hidden], the target's LM head.
     hidden_layer: 1-based number of the target's last decoder layer, whose output is handed on after the final norm.
-    version: which weights these are.
+    version: which weights these are. trees: that it is to draft; deeper ones are left out.
     """
 
     is_deterministic = False
@@ -50,8 +53,11 @@ class MedusaProposer:
         hidden_layer: int,
         name: str = "medusa",
         version: str = "unknown",
+        trees: Trees = NO_TREES,
     ) -> None:
         self.name, self.version = name, version
+        self._num_heads = len(model.blocks)
+        self.trees: Trees = {count: tree for count, tree in trees.items() if tree.depth <= self._num_heads}
         self.feature_layers: tuple[int, ...] = (hidden_layer,)
         self._model = model.train(False)
         self._vocabulary = vocabulary.to(head.device)
@@ -87,20 +93,19 @@ class MedusaProposer:
             self._known[request_id] = _Known(start + len(features), features[-1, 0])
 
     @torch.inference_mode()
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
-        drafts: list[list[int]] = [[] for _ in batch]
-        drafted: list[torch.Tensor] = []
-        active = [b for b in range(len(batch)) if k[b] > 0 and self._is_ready(batch[b])]
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
+        growths = growths_of(batch, k, trees, self._is_ready, self._num_heads)
+        active = [growth for growth in growths if growth.tokens]
         if active:
-            hidden = torch.stack([self._known[batch[b].request.request_id].last for b in active])
-            logits = self._logits(hidden, max(k[b] for b in active))
+            hidden = torch.stack([self._known[growth.sequence.request.request_id].last for growth in active])
+            logits = self._logits(hidden, max(growth.tree.depth for growth in active))
             full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
-            for row, b in enumerate(active):
-                for depth in range(min(k[b], full.shape[1])):
-                    token, limited = draft_next(full[row, depth, None], batch[b], drafts[b])
-                    drafts[b].append(token)
-                    drafted.append(limited)
-        return Proposal.drawn(drafts, drafted, [int(bool(d)) for d in drafts])
+            for growth, own in zip(active, full, strict=True):
+                for node in range(ROOT, len(growth.tree)):
+                    depth = 0 if node == ROOT else growth.tree.depths[node] + 1
+                    if growth.tree.children[node + 1]:
+                        growth.branch(node, own[depth, None])
+        return proposal_of(growths, [int(bool(growth.tokens)) for growth in growths])
 
     def _logits(self, hidden: torch.Tensor, heads: int) -> torch.Tensor:
         """[n, heads, draft vocabulary] of hidden [n, hidden]; of all heads where they are compiled."""

@@ -13,6 +13,7 @@ from workers.proposers.base import NoFeatures, Proposal
 from workers.proposers.prediction import Prediction
 from workers.proposers.suffix_automaton import SuffixAutomaton
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree
 
 MIN_MATCH = 2
 
@@ -66,7 +67,7 @@ class NGramProposer(NoFeatures):
         self._min_match = min_match
         self._known: dict[str, _Followed] = {}
 
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
         drafts, predicted = [], []
         for sequence, n in zip(batch, k, strict=True):
             draft, from_prediction = self._draft(sequence, n) if n > 0 else ([], 0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 
 from workers.proposers.base import NoFeatures, Proposal
 from workers.sequence import Sequence
+from workers.token_tree import TokenTree
 
 
 class NoProposer(NoFeatures):
@@ -13,7 +14,7 @@ class NoProposer(NoFeatures):
     version = "1"
     is_deterministic = True
 
-    def propose(self, batch: Seq[Sequence], k: Seq[int]) -> Proposal:
+    def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
         return Proposal.of([()] * len(batch))
 
     def prime(self, batch: Seq[Sequence]) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from controlplane.decision.ranks import RankEstimate
-from controlplane.telemetry import CohortWindow, RankCount
+from controlplane.telemetry import CohortWindow, RankCount, StepCell
 
 
 def test_a_chain_is_worth_one_token_and_its_survival() -> None:
@@ -54,5 +54,8 @@ def test_a_parent_after_its_child_is_refused() -> None:
 
 
 def test_windows_add_up_what_became_of_their_trees() -> None:
-    one, other = (CohortWindow("c", ranks=(RankCount(0, 0, 5, 3),)), CohortWindow("c", ranks=(RankCount(0, 0, 2, 1),)))
+    one, other = (
+        CohortWindow("c", (StepCell(0, 2, (), 0.0, tree=(-1, -1), ranks=(RankCount(0, 0, *counts),)),))
+        for counts in ((5, 3), (2, 1))
+    )
     assert one.merge(other).ranks == (RankCount(0, 0, 7, 4),)

@@ -18,17 +18,20 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from controlplane.decision.plan import Plan
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
-from workers.attention import IMPLEMENTATION
+from kernels.launch import Backend
+from workers.attention import IMPLEMENTATION, Rows
 from workers.engine import Engine
+from workers.kv_cache import blocks_for
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
 from workers.penalties import TokenTally
 from workers.plan_client import PlanClient, constant_plan
-from workers.proposers.base import Proposer, drafter_label
+from workers.proposers.base import NO_TREES, NoFeatures, Proposal, Proposer, drafter_label
 from workers.proposers.combined import NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape
+from workers.proposers.growth import growths_of, proposal_of
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
@@ -36,6 +39,7 @@ from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams, TokenLogprob
 from workers.shadow import ShadowDrafts
 from workers.target import Target
+from workers.token_tree import TokenTree, Trees, read_trees
 from workers.verifier import Verifier
 
 VOCAB = 48
@@ -194,16 +198,48 @@ def ask() -> Callable[..., EngineRequest]:
 MakeEngine = Callable[..., Engine]
 
 
-def _eagle(model: Any, slots: int) -> EagleProposer:
+TREES = read_trees({"2": [-1, -1], "4": [-1, -1, 0, 1], "8": [-1, -1, -1, 0, 0, 1, 3, 5]})
+"""Three levels, as Medusa has heads; a node of the second level hangs on a second child."""
+
+
+class PathDrafter(NoFeatures):
+    """Drafts trees of what a model says behind every path, each computed from its beginning: slow, and plain to see."""
+
+    name, version, is_deterministic = "paths", "1", False
+
+    def __init__(self, runner: ModelRunner, trees: Trees) -> None:
+        self._runner, self.trees = runner, trees
+
+    def propose(self, batch: Sequence[Any], k: Sequence[int], trees: Sequence[TokenTree | None] = ()) -> Proposal:
+        growths = growths_of(batch, k, trees, lambda _: True)
+        for growth in growths:
+            for node in range(-1, len(growth.tree)):
+                if growth.tree.children[node + 1]:
+                    path = [growth.tokens[n] for n in growth.tree.path(node)]
+                    text = [*growth.sequence.token_ids, *path]
+                    blocks = range(1, 1 + blocks_for(len(text)))
+                    growth.branch(node, self._runner.forward([Rows(blocks, 0, text)], [len(text) - 1]))
+        return proposal_of(growths, [len(growth.tokens) for growth in growths])
+
+    def prime(self, batch: Sequence[Any]) -> None:
+        pass
+
+    def release(self, sequence: Any) -> None:
+        pass
+
+
+def _eagle(model: Any, slots: int, trees: Trees = NO_TREES) -> EagleProposer:
     """EAGLE's layer with random weights, over two thirds of the vocabulary."""
     torch.manual_seed(21)
-    shape = EagleShape(32, 4, 2, 8, 48, (1, 2), 10000.0, 1e-6)
+    hidden = model.config.hidden_size
+    shape = EagleShape(hidden, 4, 2, hidden // 4, 48, (1, 2), 10000.0, 1e-6)
     shared = SharedWeights(model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     ids = torch.arange(len(shared.head))
-    return EagleProposer(EagleModel(shape).to(shared.head.dtype), ids[ids % 3 > 0], shared, slots, CONTEXT)
+    layer = EagleModel(shape).to(shared.head.dtype)
+    return EagleProposer(layer, ids[ids % 3 > 0], shared, slots, CONTEXT, trees=trees)
 
 
-def _medusa(model: Any) -> MedusaProposer:
+def _medusa(model: Any, trees: Trees = NO_TREES) -> MedusaProposer:
     """Three heads with random weights, over two thirds of the vocabulary."""
     torch.manual_seed(22)
     head = model.get_output_embeddings().weight
@@ -212,7 +248,8 @@ def _medusa(model: Any) -> MedusaProposer:
         for parameter in heads.parameters():
             parameter.normal_()
     ids = torch.arange(len(head))
-    return MedusaProposer(heads.to(head.dtype), ids[ids % 3 > 0], head, model.config.num_hidden_layers)
+    heads = heads.to(head.dtype)
+    return MedusaProposer(heads, ids[ids % 3 > 0], head, model.config.num_hidden_layers, trees=trees)
 
 
 def _plan(k: int | Mapping[str, int]) -> Plan:
@@ -236,6 +273,8 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     k: one K, or one by cohort. proposer: "none", "ngram", "eagle" or "medusa" (of random weights), or a draft model:
     "draft" is an unrelated one, mostly rejected; "close" one near the target; "target" is the target itself, always
     accepted when greedy. Behind "ngram+": where the n-gram index is silent.
+    "paths" drafts trees only, near the target's own. trees: of "eagle" and "medusa" too; hidden: of the model, over
+    whose heads of hidden / 4 trees need 16.
     shadow_depth: draft tokens of a shadow while K is 0; 0 is off. kv_blocks: of the target's KV; None: a whole context
     for each of `slots`.
     """
@@ -253,11 +292,19 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         shadow_depth: int = 0,
         kv_blocks: int | None = None,
         prefix_cache: bool = True,
+        trees: Trees = NO_TREES,
+        hidden: int = 32,
+        nudge: float = 0.05,
+        backend: Backend = "naive",
     ) -> Engine:
         clock = clock or Clock()
 
         def runner(seed: int = 0, layers: int = 2, nudge: float = 0.0, blocks: int | None = None) -> ModelRunner:
-            return ModelRunner(tiny_model(seed, layers, dtype, vocab, nudge=nudge), slots, CONTEXT, "tiny", blocks)
+            model = tiny_model(seed, layers, dtype, vocab, nudge=nudge, hidden_size=hidden)
+            return ModelRunner(model, slots, CONTEXT, "tiny", blocks)
+
+        def model() -> Any:
+            return tiny_model(0, 2, dtype, vocab, hidden_size=hidden)
 
         named: dict[str, Callable[[], Proposer]] = {
             "none": NoProposer,
@@ -265,12 +312,14 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             "draft": lambda: DraftModelProposer(runner(7, 1), vocab),
             "close": lambda: DraftModelProposer(runner(nudge=0.01), vocab),
             "target": lambda: DraftModelProposer(runner(), vocab),
-            "eagle": lambda: _eagle(tiny_model(0, 2, dtype, vocab), slots),
-            "medusa": lambda: _medusa(tiny_model(0, 2, dtype, vocab)),
+            "eagle": lambda: _eagle(model(), slots, trees),
+            "medusa": lambda: _medusa(model(), trees),
+            "paths": lambda: PathDrafter(runner(nudge=nudge), trees or TREES),
+            "ngram+paths": lambda: NGramFirstProposer(PathDrafter(runner(nudge=nudge), trees or TREES), 2),
             "ngram+draft": lambda: NGramFirstProposer(DraftModelProposer(runner(7, 1), vocab), 3),
             "ngram+close": lambda: NGramFirstProposer(DraftModelProposer(runner(nudge=0.01), vocab), 2),
-            "ngram+eagle": lambda: NGramFirstProposer(_eagle(tiny_model(0, 2, dtype, vocab), slots), 1),
-            "ngram+medusa": lambda: NGramFirstProposer(_medusa(tiny_model(0, 2, dtype, vocab)), 1),
+            "ngram+eagle": lambda: NGramFirstProposer(_eagle(model(), slots, trees), 1),
+            "ngram+medusa": lambda: NGramFirstProposer(_medusa(model(), trees), 1),
         }
         if isinstance(proposer, str):
             proposer = named[proposer]()
@@ -278,7 +327,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         return Engine(
             Target(runner(blocks=kv_blocks), proposer.feature_layers),
             proposer,
-            Verifier(list(eos), backend="naive"),
+            Verifier(list(eos), backend=backend),
             PlanClient(_plan(k), clock),
             meter,
             tokenizer,

@@ -10,6 +10,7 @@ from scipy.stats import chi2
 import kernels.verify.naive
 import workers.verifier
 from kernels.verify import Verdict
+from workers.token_tree import read_trees
 
 REQUESTS = 40
 TOKENS = 64
@@ -18,7 +19,7 @@ PROMPT = [3, 4, 5, 3, 4]
 TEMPERATURE = 1.5
 
 
-def p_value(engine, ask, drain, own_logits):
+def p_value(engine, ask, drain, own_logits, **model):
     """Of the chi-square test of every sampled token against its law given the text before it.
 
     Pearson's statistic for laws that differ from draw to draw: with D the sum of (one-hot token - law) and C the sum
@@ -27,7 +28,7 @@ def p_value(engine, ask, drain, own_logits):
     for i in range(REQUESTS):
         engine.submit(ask(PROMPT, f"{i}", max_tokens=TOKENS, temperature=TEMPERATURE))
     texts = [PROMPT + done.token_ids for done in drain(engine).values()]
-    logits = own_logits(texts, vocab=VOCAB)[:, len(PROMPT) - 1 : -1].double()
+    logits = own_logits(texts, vocab=VOCAB, **model)[:, len(PROMPT) - 1 : -1].double()
     laws = torch.softmax(logits / TEMPERATURE, -1).numpy().reshape(-1, VOCAB)
     tokens = np.array(texts)
     before, drawn = tokens[:, len(PROMPT) - 1 : -1].ravel(), tokens[:, len(PROMPT) :].ravel()
@@ -60,6 +61,46 @@ def test_a_broken_acceptance_rule_is_noticed(
     request.getfixturevalue(mistake)
     engine = make_engine(3, proposer, slots=20, eos=(), vocab=VOCAB)
     assert p_value(engine, ask, drain, own_logits) < 1e-6
+
+
+TREES = read_trees({"8": [-1, -1, -1, 0, 0, 1, 3, 5]})
+WIDE = {"hidden_size": 64}
+"""Heads of 16, which the attention that knows trees computes."""
+
+
+@pytest.mark.parametrize("proposer", ["paths", "eagle", "medusa", "ngram+paths"])
+def test_sampled_tokens_have_the_targets_distribution_whatever_trees_are_drafted(
+    make_engine, ask, drain, own_logits, proposer, fixed_noise
+) -> None:
+    engine = make_engine(8, proposer, slots=20, eos=(), vocab=VOCAB, trees=TREES, hidden=64, nudge=0.1)
+    assert p_value(engine, ask, drain, own_logits, **WIDE) > 1e-3
+    ranks = [0, 0, 0]
+    for count in engine.close_window().cohorts[0].ranks:
+        ranks[count.rank] += count.kept
+    assert min(ranks) > 20  # children of every rank were kept
+
+
+@pytest.mark.parametrize("mistake", ["the_best_children_are_drafted", "a_rejected_child_leaves_the_target_as_it_was"])
+def test_a_broken_rule_of_trees_is_noticed(make_engine, ask, drain, own_logits, mistake, fixed_noise, request) -> None:
+    request.getfixturevalue(mistake)
+    engine = make_engine(8, "paths", slots=20, eos=(), vocab=VOCAB, trees=TREES, hidden=64, nudge=0.3)
+    assert p_value(engine, ask, drain, own_logits, **WIDE) < 1e-6
+
+
+@pytest.fixture
+def the_best_children_are_drafted(monkeypatch):
+    """Instead of children drawn from the distribution that is handed to the verifier."""
+
+    def best(self, sequence, depth, vocab):
+        return torch.zeros(vocab)
+
+    monkeypatch.setattr("workers.proposers.draws.NoiseRows.of", best)
+
+
+@pytest.fixture
+def a_rejected_child_leaves_the_target_as_it_was(monkeypatch):
+    """Instead of what it gives more of than the drafter."""
+    monkeypatch.setattr("kernels.verify_tree.rejection.residual_after", lambda residual, _: residual)
 
 
 @pytest.fixture

@@ -1,0 +1,184 @@
+"""Token trees through the whole engine: the text is that of plain decoding, and the KV that of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from workers.attention import Rows
+from workers.kv_cache import blocks_for
+from workers.token_tree import read_trees
+
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 11}
+MODES = [pytest.param(GREEDY, id="greedy"), pytest.param(SEEDED, id="seeded")]
+HIDDEN = 64
+"""Heads of 16, which the attention that knows trees computes."""
+TREES = read_trees({"2": [-1, -1], "4": [-1, -1, 0, 1], "8": [-1, -1, -1, 0, 0, 1, 3, 5]})
+DRAFTERS = ["paths", "eagle", "medusa", "ngram+paths", "ngram+eagle", "ngram+medusa"]
+COHORTS = ("default", "a", "b")
+K = {"default": 2, "a": 4, "b": 8}
+
+
+@pytest.fixture(scope="module")
+def make(make_engine):
+    """An engine that drafts trees of two, four or eight nodes, by cohort."""
+
+    def made(proposer: str = "paths", k: Any = K, **options: Any) -> Any:
+        return make_engine(k, proposer, trees=TREES, hidden=HIDDEN, **options)
+
+    return made
+
+
+def run(engine, ask, drain, prompts, sampling, max_tokens=24):
+    """What every prompt gave, all submitted at once, in three cohorts by turns."""
+    for i, prompt in enumerate(prompts):
+        engine.submit(ask(prompt, f"{i}", cohort=COHORTS[i % 3], max_tokens=max_tokens, **sampling))
+    done = drain(engine)
+    return [done[f"{i}"] for i in range(len(prompts))]
+
+
+def texts(*args: Any, **options: Any) -> list[list[int]]:
+    return [done.token_ids for done in run(*args, **options)]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def sampling(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def plain(make_engine, ask, drain, prompts, sampling):
+    """Texts of `prompts` by plain decoding."""
+    return texts(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, sampling)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_it_is_watched_that_trees_are_accepted_beside_their_first_path(make, ask, drain, prompts, dtype) -> None:
+    """Else the tests below would prove little."""
+    engine = make(dtype=dtype, eos=())
+    paths = watch(engine)
+    run(engine, ask, drain, prompts, GREEDY)
+    spines = {len(tree): tree.spine for tree in TREES.values()}
+    assert sum(len(path) >= 2 and path != spines[8][: len(path)] for path in paths) > 5
+
+
+def watch(engine) -> list[tuple[int, ...]]:
+    """Accepted paths of the trees that this engine verifies from now on."""
+    paths: list[tuple[int, ...]] = []
+    verify = engine.verifier.verify
+
+    def watched(sequences, proposal, score):
+        verdicts = verify(sequences, proposal, score)
+        paths.extend(v.nodes for v in verdicts if v.nodes is not None)
+        return verdicts
+
+    engine.verifier.verify = watched
+    return paths
+
+
+@pytest.mark.parametrize("proposer", DRAFTERS)
+def test_text_is_that_of_plain_decoding(make, ask, drain, prompts, proposer, sampling, plain) -> None:
+    engine = make(proposer)
+    paths = watch(engine)
+    assert texts(engine, ask, drain, prompts, sampling) == plain
+    assert paths
+
+
+@pytest.mark.parametrize("proposer", ["paths", "eagle"])
+def test_text_does_not_depend_on_batch_mates(make, ask, drain, prompts, proposer, sampling, plain) -> None:
+    engine = make(proposer, 8)
+    assert [texts(engine, ask, drain, [prompt], sampling)[0] for prompt in prompts] == plain
+
+
+@pytest.mark.parametrize("proposer", ["paths", "eagle", "ngram+medusa"])
+def test_text_survives_preemption(make, make_engine, ask, drain, prompts, proposer, sampling) -> None:
+    roomy = make_engine(0, "none", hidden=HIDDEN, eos=())
+    expected = texts(roomy, ask, drain, prompts[:6], sampling, max_tokens=60)
+    engine = make(proposer, kv_blocks=9, eos=())
+    assert texts(engine, ask, drain, prompts[:6], sampling, max_tokens=60) == expected
+    assert engine.residency.counts.preemptions.total() > 0
+
+
+@pytest.mark.parametrize("proposer", ["paths", "eagle"])
+def test_what_the_prefix_cache_has_of_a_text_that_trees_wrote_gives_the_same_text(
+    make, ask, drain, prompts, proposer, sampling, plain
+) -> None:
+    engine, longer = make(proposer, 8), []
+    for prompt, text in zip(prompts, plain, strict=True):
+        texts(engine, ask, drain, [prompt], sampling)
+        longer.append([*prompt, *text[:20]])
+    found = texts(engine, ask, drain, longer, {**sampling, "min_tokens": 8}, max_tokens=8)
+    fresh = make(proposer, 0, prefix_cache=False)
+    assert found == texts(fresh, ask, drain, longer, {**sampling, "min_tokens": 8}, max_tokens=8)
+    assert engine.residency.counts.cached_tokens.total() > 0
+
+
+WISHES = [
+    pytest.param({"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2}, id="penalties"),
+    pytest.param({"top_k": 5, "top_p": 0.8}, id="limits"),
+    pytest.param({"logit_bias": ((7, 2.0), (9, -3.0)), "min_tokens": 9}, id="bias and least length"),
+    pytest.param({"stop_token_ids": (5, 17, 30)}, id="stop tokens"),
+    pytest.param({"stop": ("t7", "t19 t")}, id="stop strings"),
+]
+
+
+@pytest.mark.parametrize("wishes", WISHES)
+def test_wishes_are_those_of_a_nodes_own_path(make, make_engine, ask, drain, prompts, sampling, wishes) -> None:
+    wished = {**sampling, **wishes}
+    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, wished)
+    got = run(make(), ask, drain, prompts, wished)
+    assert [(d.token_ids, d.text) for d in got] == [(d.token_ids, d.text) for d in expected]
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 12))
+def test_a_text_ends_at_its_budget_inside_a_path(make, ask, drain, prompts, sampling, plain, max_tokens) -> None:
+    found = texts(make(eos=()), ask, drain, prompts[:6], sampling, max_tokens=max_tokens)
+    assert [text[: len(own)] for text, own in zip(plain, found, strict=False) if len(text) >= max_tokens] == [
+        own for text, own in zip(plain, found, strict=False) if len(text) >= max_tokens
+    ]
+    assert {len(own) for own in found} == {max_tokens}
+
+
+def test_log_probabilities_are_those_of_plain_decoding(make, make_engine, ask, drain, prompts, sampling) -> None:
+    wished = {**sampling, "logprobs": 3}
+    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, wished)
+    assert [d.logprobs for d in run(make(), ask, drain, prompts, wished)] == [d.logprobs for d in expected]
+
+
+def test_tokens_that_a_tree_gave_are_counted_as_kept_and_its_nodes_as_drafted(make, ask, drain, prompts) -> None:
+    done = run(make(k=8, eos=()), ask, drain, prompts, GREEDY, 40)
+    for each in done:
+        drafted, accepted = (sum(step[i] for step in each.steps) for i in (0, 1))
+        assert each.record.draft_tokens == drafted
+        assert each.record.completion_tokens == 1 + accepted + len(each.steps)
+        assert {n for n, _ in each.steps} > {8}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_kv_and_features_behind_a_kept_path_are_those_of_the_text_computed_as_a_chain(
+    make, ask, prompts, dtype
+) -> None:
+    engine = make("paths", 8, dtype=dtype, eos=())
+    runner = engine.target.runner
+    for prompt in prompts[:4]:
+        engine.submit(ask(prompt, f"{len(prompt)}", max_tokens=60))
+    for _ in range(9):
+        engine.step()
+    for sequence in engine.scheduler.running:
+        length = sequence.kv_length
+        blocks = engine.tables.borrow(blocks_for(length))
+        start, end = 0, sequence.prompt_length
+        while start < length:
+            runner.forward([Rows(blocks, start, sequence.token_ids[start:end])], [0])
+            start, end = end, min(end + 1, length)
+        assert length > sequence.prompt_length + 9
+        for layer in (*runner.kv.keys, *runner.kv.values):
+            assert torch.equal(held(layer, sequence.blocks, length), held(layer, blocks, length))
+
+
+def held(layer: torch.Tensor, blocks: Sequence[int], length: int) -> torch.Tensor:
+    return layer[torch.tensor(blocks)].flatten(0, 1)[:length]
