@@ -130,8 +130,8 @@ def unmet_slo(state: DecisionState, outcome: Outcome) -> Iterator[str]:
     """A line for each cohort whose TPOT would be over its SLO at every rung, at the load where it mostly runs."""
     if state.times is None:
         return
-    seconds = uniform_seconds(state.times, state.estimate.outlook().positions)
-    tpot = seconds / state.estimate.outlook().emitted[:, None, :]
+    seconds = uniform_seconds(state.times, state.outlook.positions)
+    tpot = seconds / state.outlook.emitted[:, None, :]
     for i, cohort in enumerate(state.table.cohorts):
         brought, slo = outcome.cohorts[cohort.name], cohort.slo.tpot_p95_s
         if slo is None or not brought.by_load:
@@ -166,7 +166,7 @@ def _renamed(window: WorkerWindow, goes_to: Mapping[str, str]) -> WorkerWindow:
 
 
 def _count(outcome: Outcome, state: DecisionState, windows: Iterable[WorkerWindow], k_after: _Planned) -> None:
-    outlook = state.estimate.outlook()
+    outlook = state.outlook
     seconds = None if state.times is None else uniform_seconds(state.times, outlook.positions)
     index = {name: i for i, name in enumerate(state.table.names)}
     for cohort in (c for window in windows for c in window.cohorts):

@@ -16,6 +16,7 @@ from controlplane.decision.decide import DecisionState, observe
 from controlplane.decision.estimate import Hazards, Outlook
 from controlplane.decision.latency import AT_BUCKETS, uniform_seconds
 from controlplane.decision.observation import BUCKETS, RUNGS, Floats, Observation
+from controlplane.decision.tree_rungs import gained
 from controlplane.policy import CohortPolicy, Guard, Match, Policy, Speculation
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K, ProfileCell, WorkerWindow
 
@@ -47,7 +48,7 @@ class Believed:
 
     @property
     def outlook(self) -> Outlook:
-        return self.state.estimate.outlook()
+        return self.state.outlook
 
     def step_seconds(self, outlook: Outlook | None = None) -> Floats | None:
         """[cohorts, loads, MAX_K + 1] seconds of a step in which every sequence drafts this K; None without step times.
@@ -117,7 +118,7 @@ def covering(policy: Policy | None, cohorts: Iterable[str], deepest: int) -> Pol
 
 def offered(outlook: Outlook, hazards: Hazards) -> Floats:
     """[cohorts, MAX_K]: P(a token is drafted at each position while all before it were kept)."""
-    share: Floats = outlook.survival / np.maximum(np.cumprod(hazards.mean, axis=1), 1e-300)
+    share: Floats = outlook.of_chains.survival / np.maximum(np.cumprod(hazards.mean, axis=1), 1e-300)
     return share
 
 
@@ -125,8 +126,14 @@ def scaled(outlook: Outlook, hazards: Hazards, by: float) -> Outlook:
     """The outlook were every conditional acceptance `by` times what is believed, and 1 at most.
 
     How often the drafter has a token at all stays: more tokens kept are not more tokens drafted. Survival is then the
-    product of the scaled hazards with the same share of drafts that were offered.
+    product of the scaled hazards with the same share of drafts that were offered. A rung that is a token tree brings as
+    much more than a chain of as many tokens as it is believed to bring now.
     """
+    if outlook.chain is not None:
+        chain = scaled(outlook.chain, hazards, by)
+        gain = (outlook.emitted - 1.0) / np.maximum(outlook.chain.emitted - 1.0, 1e-12)
+        emitted = 1.0 + (chain.emitted - 1.0) * gain
+        return replace(outlook, survival=gained(emitted), emitted=emitted, chain=chain)
     # A power of `by` would also scale positions that cannot be kept more often than always.
     kept = np.cumprod(np.minimum(hazards.mean * by, 1.0), axis=1)
     survival = np.minimum(kept * offered(outlook, hazards), outlook.drafted)

@@ -95,6 +95,8 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
         profiled = StepTimes.of(seen.profile)
         times, profiled_on = (times, profiled_on) if profiled is None else (profiled, seen.profiled)
     tpot = state.tpot * LATENCY_KEPT + seen.tpot
+    ranks = state.ranks.absorb(seen.ranks) if seen.ranks else state.ranks
+    shapes = state.shapes.told(seen.profile, seen.trees)
     state = replace(
         state,
         estimate=estimate,
@@ -109,7 +111,9 @@ def observe(state: DecisionState, seen: Observation, now: float) -> DecisionStat
         times=None if times is None else times.correct(seen.latency),
         profiled_on=profiled_on,
         power=state.power.learn(seen.power),
-        ranks=state.ranks.absorb(seen.ranks) if seen.ranks else state.ranks,
+        ranks=ranks,
+        shapes=shapes,
+        kept=state.kept.absorb(cells, estimate.hazards(), ranks, shapes) if shapes.tree_rungs else state.kept,
     )
     is_over = (tpot.sum(axis=1) >= ENOUGH_REQUESTS) & (_p95(tpot) > state.table.tpot_p95_s)
     since = np.where(np.isnan(state.over_slo_since), now, state.over_slo_since)
@@ -167,7 +171,7 @@ def _situation(state: DecisionState, cells: CellStates, is_unpaid: Flags, rates:
     share = np.where(total > 1.0, state.running / np.maximum(total, 1e-12), overall[:, None])
     finished = state.tpot.sum(axis=1)
     mean = state.tpot_sum_s / np.maximum(finished, 1e-12)
-    outlook, times = state.estimate.outlook(), state.times
+    outlook, times = state.outlook, state.times
     tail = np.where(finished >= ENOUGH_REQUESTS, _p95(state.tpot) / np.maximum(mean, 1e-9), USUAL_TAIL)
     return Situation(
         table=state.table.pursuing_cost(rates.dialled),
@@ -182,6 +186,7 @@ def _situation(state: DecisionState, cells: CellStates, is_unpaid: Flags, rates:
         seconds=None if times is None else uniform_seconds(times, outlook.positions[:, : state.table.rungs]),
         power=state.power,
         rates=rates,
+        shapes=state.shapes,
     )
 
 

@@ -65,7 +65,8 @@ class Outlook:
     survival: [cohorts, MAX_K], P(token j is kept) in a step that is planned that deep. drafted: [cohorts, MAX_K],
     P(there is a token at j). emitted: [cohorts, MAX_K + 1], expected tokens of a step with K = 0 ... MAX_K, the extra
     token included: 1 + the sum of survival. positions: the same of positions computed. relative: [cohorts, MAX_K],
-    variance of the hazards over their squares.
+    variance of the hazards over their squares. chain: the outlook of chains, where some rungs are token trees
+    (`tree_rungs`), survival then being what each rung brings beyond the one before.
     """
 
     survival: Floats
@@ -73,6 +74,11 @@ class Outlook:
     emitted: Floats
     positions: Floats
     relative: Floats
+    chain: Outlook | None = None
+
+    @property
+    def of_chains(self) -> Outlook:
+        return self.chain or self
 
     @property
     def emitted_sd(self) -> Floats:

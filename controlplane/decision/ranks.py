@@ -21,6 +21,7 @@ ROOT = -1
 """The parent of a tree's first nodes."""
 
 _PRIOR_WEIGHT = 4.0
+_PRIOR_FIRST, _PRIOR_LATER = 0.5, 0.2
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
 
 
@@ -53,7 +54,8 @@ class RankEstimate:
 
     def acceptance(self) -> Floats:
         """[MAX_K, MAX_RANK]: P of every depth and rank; what was little seen leans on its rank at all depths."""
-        by_rank = (self.kept.sum(axis=0) + 0.5) / (self.tried.sum(axis=0) + 1.0)
+        prior = np.where(np.arange(MAX_RANK) == 0, _PRIOR_FIRST, _PRIOR_LATER)
+        by_rank = (self.kept.sum(axis=0) + prior) / (self.tried.sum(axis=0) + 1.0)
         out: Floats = (self.kept + _PRIOR_WEIGHT * by_rank) / (self.tried + _PRIOR_WEIGHT)
         return out
 

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from controlplane.decision.cells import NEVER, CellStates, Probes
 from controlplane.decision.drift import KEPT, Drift
-from controlplane.decision.estimate import Estimate
+from controlplane.decision.estimate import Estimate, Outlook
 from controlplane.decision.guard import nearest
 from controlplane.decision.latency import StepTimes
 from controlplane.decision.observation import BINS, BUCKETS, RUNGS, Floats, Ints
 from controlplane.decision.policy_table import FIXED, PolicyTable
 from controlplane.decision.power import Power
 from controlplane.decision.ranks import RankEstimate
+from controlplane.decision.tree_rungs import CHAINS, Kept, Shapes, with_trees
 from controlplane.decision.tuners.slots import Prices
 from controlplane.policy import Policy
 from controlplane.telemetry import MAX_K
@@ -60,7 +61,8 @@ class DecisionState:
     unix seconds. over_slo_since: [cohorts], NaN where TPOT is within the SLO. told: [cohorts, loads, 2] the K and the
     reason code last told of a cell, -2 for none. drafters, setups: those heard lately; profiled_on: whose
     profile `times` began with. prices: of the last tick.
-    ranks: acceptance by rank in token trees, of all cohorts. decided_at: last tick.
+    ranks: acceptance by rank in token trees, of all cohorts; shapes: which rungs are trees; kept: what these brought.
+    decided_at: last tick.
     """
 
     table: PolicyTable
@@ -82,6 +84,8 @@ class DecisionState:
     profiled_on: tuple[str, ...] = ()
     prices: Prices | None = None
     ranks: RankEstimate = field(default_factory=RankEstimate.of_nothing)
+    shapes: Shapes = CHAINS
+    kept: Kept = field(default_factory=lambda: Kept.nothing(0))
     decided_at: float = NEVER
 
     @classmethod
@@ -102,7 +106,14 @@ class DecisionState:
             tpot_sum_s=np.zeros(n),
             over_slo_since=np.full(n, np.nan),
             told=np.full((n, BUCKETS, 2), -2),
+            kept=Kept.nothing(n),
         )
+
+    @property
+    def outlook(self) -> Outlook:
+        """What a K would bring each cohort, as a chain or as the tree that it is."""
+        estimate = self.estimate
+        return with_trees(estimate.outlook(), estimate.hazards(), self.ranks, self.shapes, self.kept)
 
     @property
     def k(self) -> Ints:
@@ -142,7 +153,7 @@ class DecisionState:
         its cells too; another ladder means that its K mean something else."""  # noqa: D209
         fresh = DecisionState.start(policy)
         old = {c.name: (i, c) for i, c in enumerate(self.table.cohorts)}
-        state = replace(fresh, times=self.times, power=self.power, ranks=self.ranks)
+        state = replace(fresh, times=self.times, power=self.power, ranks=self.ranks, shapes=self.shapes)
         state = replace(state, drafters=self.drafters, setups=self.setups, profiled_on=self.profiled_on)
         for i, cohort in enumerate(fresh.table.cohorts):
             where, before = old.get(cohort.name, (-1, cohort))
@@ -160,7 +171,8 @@ class DecisionState:
             for name in ("drift_at", "seen_at", "running", "tpot", "tpot_sum_s", "over_slo_since")
         }
         estimate = _copied(self.estimate, other.estimate, cohort, where)
-        return replace(self, estimate=estimate, drift=_copied(self.drift, other.drift, cohort, where), **rows)
+        drift = _copied(self.drift, other.drift, cohort, where)
+        return replace(self, estimate=estimate, drift=drift, kept=_copied(self.kept, other.kept, cohort, where), **rows)
 
     def with_cells_of(self, cohort: int, other: DecisionState, where: int) -> DecisionState:
         """With the guard's cells and the probe of `other`'s cohort `where`, and what was told of them."""
@@ -216,6 +228,8 @@ class DecisionState:
             probes=Probes.none(n),
             times=None,
             ranks=RankEstimate.of_nothing(),
+            shapes=CHAINS,
+            kept=Kept.nothing(n),
         )
 
 

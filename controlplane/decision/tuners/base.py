@@ -14,6 +14,7 @@ from controlplane.decision.latency import StepTimes
 from controlplane.decision.observation import Flags, Floats, Ints
 from controlplane.decision.policy_table import PolicyTable
 from controlplane.decision.power import Power
+from controlplane.decision.tree_rungs import CHAINS, Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Situation:
 
     share: [cohorts, loads] f64, part of the sequences at a load that are the cohort's. tail: [cohorts] f64, TPOT at the
     95th percentile over the mean. times: None before any worker was profiled; seconds: what they come to for each
-    cohort up to the deepest rung of any, latency.uniform_seconds, where that was worked out already.
+    cohort up to the deepest rung of any, latency.uniform_seconds, where that was worked out already. shapes: which
+    rungs are token trees.
     """
 
     table: PolicyTable
@@ -55,6 +57,7 @@ class Situation:
     power: Power
     rates: Rates
     seconds: Floats | None = None
+    shapes: Shapes = CHAINS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,7 +63,7 @@ def wish(situation: Situation, prices: Prices | None) -> Wish:
         saved = (at_k(full, best) - at_k(full, np.maximum(k, 0))) / np.maximum(unit, 1e-12)
         gain = np.where(is_net & (best < k), saved, gain)
     gain = np.where((wants_slo & is_met)[:, :, 0] & ~meets_now, np.inf, gain)
-    deciding = np.maximum(best, k) - 1
+    deciding = situation.shapes.spine[np.maximum(best, k)] - 1
     examined = situation.hazards.examined[cohorts, np.maximum(deciding, 0)]
     is_up = best > k
     drafted = np.where(situation.is_unpaid, 0, k)
@@ -108,9 +108,10 @@ def score(situation: Situation, prices: Prices | None) -> Scores:
 def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints, above: Ints) -> Floats:
     """[cohorts, load buckets]: the gain of the rung above, were every token beyond the present rung kept."""
     outlook, cohorts, k = situation.outlook, np.arange(len(k))[:, None], np.maximum(k, 0)
-    rung, more = np.maximum(above, 0), np.maximum(above - k, 0)
+    depth = situation.shapes.depth
+    rung, more = np.maximum(above, 0), np.maximum(depth[above] - depth[k], 0) * (above > k)
     emitted = outlook.emitted[cohorts, k]
-    reached = np.where(k > 0, outlook.survival[cohorts, np.maximum(k - 1, 0)], 1.0)
+    reached = np.where(k > 0, outlook.of_chains.survival[cohorts, np.maximum(depth[k] - 1, 0)], 1.0)
     hoped = emitted + reached * more
     seconds_now = at_k(scores.tpot_s, k) * emitted
     seconds_then = at_k(scores.tpot_s, rung) * outlook.emitted[cohorts, rung]

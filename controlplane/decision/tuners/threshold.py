@@ -60,7 +60,8 @@ def wish(situation: Situation) -> Wish:
         is_rung = table.is_rung[:, rung]
         if not is_rung.any():
             continue
-        judged = evidence[rung] = _judge(situation, np.maximum(table.below[:, rung], 0), rung)
+        spine = situation.shapes.spine
+        judged = evidence[rung] = _judge(situation, spine[np.maximum(table.below[:, rung], 0)], int(spine[rung]))
         here = is_rung[:, None] & ~walk.is_over
         is_bad = (judged.examined >= ENOUGH) & (judged.mean + judged.sd < floor)
         is_doubtful = judged.is_known & (judged.mean - judged.sd < floor)
@@ -101,9 +102,12 @@ def _shown(walk: _Walk, evidence: dict[int, _Judged], floor: Floats) -> Wish:
 
 
 def _judge(situation: Situation, below: Ints, rung: int) -> _Judged:
-    """The last position; while it lacks evidence, all positions of the rung beyond the one below it, together."""
+    """The last position; while it lacks evidence, all positions of the rung beyond the one below it, together.
+
+    rung, below: as deep as they draft, which is of a token tree its first path.
+    """
     hazards, estimate = situation.hazards, situation.estimate
-    last = rung - 1
+    last, below = rung - 1, np.minimum(below, rung - 1)
     is_known = hazards.examined[:, last] >= ENOUGH
     cohorts = np.arange(len(below))
 

@@ -117,6 +117,10 @@ def own_logits() -> Callable[..., torch.Tensor]:
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Token n is the word `tn`."""
+    return word_tokenizer()
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(WordLevel({f"t{n}": n for n in range(VOCAB)}, unk_token="t0"))
     backend.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=backend)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.telemetry import LatencyCell, LatencyHistogram, StepCell, StepCount, TenantUse, WindowId
+from controlplane.telemetry import LatencyCell, LatencyHistogram, RankCount, StepCell, StepCount, TenantUse, WindowId
 from workers.commit import Committed
 from workers.detokenizer import Detokenizer
 from workers.energy.base import EnergyReading
 from workers.latency_profile import StepSize
 from workers.meter import Gauges, Meter
 from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.token_tree import TokenTree
 
 GAUGES = Gauges(plan_version=7, plan_expired=True, plan_age_s=1.5, running=2, waiting=3, kv_used=40, kv_total=512)
 
@@ -290,3 +291,41 @@ def test_a_shadow_is_no_step(meter, make_sequence) -> None:
     (cohort,) = window.cohorts
     assert cohort.shadow == (StepCell(1, 4, (StepCount(2, 2, True, 1),), 0.0),)
     assert (cohort.cells, cohort.emitted_tokens, window.positions, window.busy_s) == ((), 0, 0, 0.0)
+
+
+TREE = TokenTree((-1, -1, 0, 1))
+"""The first path is 0, 2."""
+
+
+def of_tree(sequence, nodes, tried, ended=False):
+    done = committed(sequence, 4, 4, len(nodes), ended=ended)
+    return replace(done, tree=TREE, nodes=nodes, tried=tried)
+
+
+def test_a_trees_children_are_counted_by_depth_and_rank(meter, make_sequence) -> None:
+    sequence = make_sequence("a")
+    meter.count_step([of_tree(sequence, (1, 3), (2, 1))], [1], 0.1)
+    meter.count_step([of_tree(sequence, (), (2,))], [1], 0.1)
+    (cohort,) = meter.close(GAUGES).cohorts
+    (cell,) = cohort.cells
+    assert (cell.tree, cell.counts) == (TREE.parents, (StepCount(4, 0, False, 1), StepCount(4, 2, False, 1)))
+    assert cell.ranks == (RankCount(0, 0, 2, 0), RankCount(0, 1, 2, 1), RankCount(1, 0, 1, 1))
+    assert [cohort.drafted_at(position) for position in range(4)] == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tried", "ended", "accepted"),
+    [
+        ((0, 2), (1, 1), False, 2),
+        ((0,), (1, 1), False, 1),
+        ((1, 3), (2, 1), False, 0),
+        ((), (2,), False, 0),
+        ((0,), (1,), True, 1),
+        ((1,), (2,), True, 0),
+    ],
+)
+def test_a_trees_first_path_is_evidence_of_a_chain(meter, make_sequence, nodes, tried, ended, accepted) -> None:
+    meter.count_step([of_tree(make_sequence("a"), nodes, tried, ended)], [1], 0.1)
+    (cohort,) = meter.close(GAUGES).cohorts
+    says_no_more = ended and accepted == len(nodes)
+    assert cohort.shadow == (StepCell(0, 2, (StepCount(2, accepted, says_no_more, 1),), 0.0),)
