@@ -69,6 +69,13 @@ def test_a_card_that_does_not_fit_is_refused_with_the_field(folder, fields, reas
         load_eagle(folder, TARGET)
 
 
+@pytest.mark.parametrize("trees", [{"2": [-1]}, {"2": [-1, 1]}, {"2": "ab"}, [-1, -1]])
+def test_a_card_with_a_tree_that_is_none_is_refused(folder, trees) -> None:
+    changed(folder, trees=trees)
+    with pytest.raises(DrafterError, match=r"trees|parents|items"):
+        load_eagle(folder, TARGET)
+
+
 def test_a_truncated_file_is_refused(folder) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+from tests.workers.engine.conftest import PathDrafter, tiny_model
 from workers.attention import Rows
 from workers.kv_cache import blocks_for
-from workers.token_tree import read_trees
+from workers.model_runner import ModelRunner
+from workers.sequence import GrammarSpec
+from workers.token_tree import Trees, read_trees
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 11}
@@ -21,6 +28,8 @@ TREES = read_trees({"2": [-1, -1], "4": [-1, -1, 0, 1], "8": [-1, -1, -1, 0, 0, 
 DRAFTERS = ["paths", "eagle", "medusa", "ngram+paths", "ngram+eagle", "ngram+medusa"]
 COHORTS = ("default", "a", "b")
 K = {"default": 2, "a": 4, "b": 8}
+CHARACTERS = string.ascii_lowercase + string.digits + string.ascii_uppercase[:12]
+"""As many as the model has tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +152,67 @@ def test_a_text_ends_at_its_budget_inside_a_path(make, ask, drain, prompts, samp
     assert {len(own) for own in found} == {max_tokens}
 
 
+@pytest.mark.parametrize("proposer", ["eagle", "medusa"])
+def test_a_trees_first_path_is_the_chain_that_would_have_been_drafted(make, ask, prompts, proposer, sampling) -> None:
+    engine = make(proposer, 0, eos=())
+    for i, prompt in enumerate(prompts[:5]):
+        engine.submit(ask(prompt, f"{i}", **sampling))
+    for _ in range(9):
+        engine.step()
+    running, tree = engine.scheduler.running, TREES[8]
+    trees = engine.proposer.propose(running, [8] * 5, [tree] * 5)
+    chains = engine.proposer.propose(running, [tree.depth] * 5)
+    for b in range(5):
+        tokens = trees.tokens(b)
+        assert [tokens[node] for node in tree.spine] == chains.tokens(b)
+        assert len(set(tokens[:3])) == 3
+
+
+def test_eagle_drafts_a_path_beside_the_first_as_if_it_were_the_first(make, ask, prompts) -> None:
+    """Its rows see their own ancestors alone."""
+    engine = make("eagle", 0, eos=())
+    engine.submit(ask(prompts[5]))
+    for _ in range(5):
+        engine.step()
+    (sequence,), (tree,) = engine.scheduler.running, read_trees({"4": [-1, -1, 0, 1]}).values()
+    proposal = engine.proposer.propose([sequence], [4], [tree])
+    second, behind = proposal.tokens(0)[1], proposal.draft_logits[3]
+    forced = proposal.draft_logits[0].clone()
+    forced[second] = forced.max() + 1.0
+    real = engine.proposer._logits
+    calls = []
+
+    def logits(outputs):
+        calls.append(len(calls))
+        return forced[None] if len(calls) == 1 else real(outputs)
+
+    engine.proposer._logits = logits
+    chain = engine.proposer.propose([sequence], [2])
+    assert chain.tokens(0)[0] == second
+    torch.testing.assert_close(chain.draft_logits[1], behind, rtol=0.0, atol=1e-5)
+
+
+FEW = GrammarSpec("regex", "(f|g|h|k|9){4,30}")
+
+
+@pytest.mark.parametrize("proposer", ["paths", "eagle"])
+def test_a_grammar_holds_along_every_path(make, make_engine, ask, drain, proposer, sampling) -> None:
+    backend = Tokenizer(models.BPE({c: i for i, c in enumerate(CHARACTERS)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    characters = PreTrainedTokenizerFast(tokenizer_object=backend)
+    found = []
+    for engine in (
+        make_engine(0, "none", hidden=HIDDEN, tokenizer=characters), make(proposer, 8, tokenizer=characters)
+    ):  # fmt: skip
+        for i in range(6):
+            engine.submit(replace(ask([3 + i, 4, 5], f"{i}", max_tokens=24, **sampling), grammar=FEW))
+        found.append({name: (done.token_ids, done.text) for name, done in drain(engine).items()})
+    plain, trees = found
+    assert trees == plain
+    assert all(set(text.rstrip("c")) <= set("fghk9") for _, text in trees.values())  # c is the end
+
+
 def test_log_probabilities_are_those_of_plain_decoding(make, make_engine, ask, drain, prompts, sampling) -> None:
     wished = {**sampling, "logprobs": 3}
     expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, wished)
@@ -178,6 +248,39 @@ def test_kv_and_features_behind_a_kept_path_are_those_of_the_text_computed_as_a_
         assert length > sequence.prompt_length + 9
         for layer in (*runner.kv.keys, *runner.kv.values):
             assert torch.equal(held(layer, sequence.blocks, length), held(layer, blocks, length))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_drafter_is_taught_the_features_of_the_kept_path(make, ask, prompts, dtype) -> None:
+    learner = Learner(ModelRunner(tiny_model(0, 2, dtype, nudge=0.05, hidden_size=HIDDEN), 8, 256, "near"), TREES)
+    engine = make(learner, 8, dtype=dtype, eos=())
+    runner = engine.target.runner
+    for prompt in prompts[:4]:
+        engine.submit(ask(prompt, f"{len(prompt)}", max_tokens=60))
+    for _ in range(9):
+        engine.step()
+    for sequence in engine.scheduler.running:
+        length = sequence.kv_length
+        blocks = engine.tables.borrow(blocks_for(length))
+        rows = Rows(blocks, 0, sequence.token_ids[:length])
+        expected = runner.forward_with_features([rows], [0], learner.feature_layers)[1]
+        assert torch.equal(torch.cat(learner.told[sequence.request.request_id]), expected)
+        assert torch.equal(runner.kv.read_features(sequence.blocks, 0, length), expected)
+
+
+class Learner(PathDrafter):
+    """Notes what it is taught."""
+
+    feature_layers = (1, 2)
+
+    def __init__(self, runner: ModelRunner, trees: Trees) -> None:
+        super().__init__(runner, trees)
+        self.told: dict[str, list[torch.Tensor]] = {}
+
+    def learn(self, sequence: Any, start: int, features: torch.Tensor) -> None:
+        told = self.told.setdefault(sequence.request.request_id, [])
+        assert start == sum(map(len, told))
+        told.append(features)
 
 
 def held(layer: torch.Tensor, blocks: Sequence[int], length: int) -> torch.Tensor:

@@ -76,11 +76,30 @@ def said(engine: Any, tokenizer: Any, k: int) -> tuple[list[tuple[int, ...]], in
     return list(texts.values()), drafted
 
 
-def test_greedy_and_seeded_text_is_that_of_plain_decoding(served: tuple[Any, Any]) -> None:
-    plain, nothing = said(*served, 0)
-    texts, drafted = said(*served, 4)
+@pytest.fixture(scope="module")
+def plain(served: tuple[Any, Any]) -> list[tuple[int, ...]]:
+    texts, drafted = said(*served, 0)
+    assert drafted == 0
+    return texts
+
+
+@pytest.mark.parametrize("k", [4, 8])
+def test_greedy_and_seeded_text_is_that_of_plain_decoding(
+    served: tuple[Any, Any], plain: list[tuple[int, ...]], k: int
+) -> None:
+    texts, drafted = said(*served, k)
     assert texts == plain
-    assert (nothing, drafted > 0) == (0, True)
+    assert drafted > 0
+
+
+def test_a_drafter_with_trees_drafts_them(served: tuple[Any, Any]) -> None:
+    engine, _ = served
+    engine.close_window()
+    said(*served, 8)
+    shapes = {cell.tree for cohort in engine.close_window().cohorts for cell in cohort.cells}
+    known = {tree.parents for tree in engine.proposer.trees.values() if not tree.is_chain}
+    assert shapes & known == shapes - {()}
+    assert bool(shapes & known) == bool(known)
 
 
 def test_every_shipped_drafter_of_that_name_is_of_these_weights(folder: Path) -> None:

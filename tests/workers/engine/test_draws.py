@@ -1,0 +1,60 @@
+"""Children are taken as verification wants them: without replacement, or the best ones first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from workers.proposers.draws import NoiseRows, draft_children, draft_next
+from workers.sequence import EngineRequest, SamplingParams, Sequence
+
+LOGITS = torch.tensor([[1.0, 0.2, -0.5, 0.9, -torch.inf]])
+DRAWS = 6000
+
+
+def sequence(noise_seed=4, **sampling) -> Sequence:
+    sampling.setdefault("temperature", 1.0)
+    request = EngineRequest("r", (3, 4), SamplingParams(32, **sampling), "default")
+    return Sequence(request, [3, 4, 2], noise_seed, detokenizer=None)
+
+
+def drawn(count, seeds, logits=LOGITS, path=()):
+    return [tuple(draft_children(logits, sequence(seed), path, count, NoiseRows())[0]) for seed in seeds]
+
+
+def test_pairs_have_the_law_of_draws_without_replacement() -> None:
+    seen = Counter(drawn(2, range(DRAWS)))
+    probs = torch.softmax(LOGITS[0].double(), -1)
+    pairs = list(permutations(range(4), 2))
+    expected = [float(probs[a] * probs[b] / (1.0 - probs[a])) * DRAWS for a, b in pairs]
+    assert set(seen) <= set(pairs)
+    assert chisquare([seen[pair] for pair in pairs], expected).pvalue > 1e-3
+
+
+def test_where_the_drafter_has_no_more_all_others_are_as_likely() -> None:
+    only = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]])
+    seen = Counter(drawn(2, range(3000), only))
+    assert set(seen) == {(0, 1), (0, 2), (0, 3)}
+    assert chisquare(list(seen.values())).pvalue > 1e-3
+
+
+def test_greedy_children_are_the_largest_logits() -> None:
+    tokens, limited = draft_children(LOGITS, sequence(temperature=0.0), (), 3, NoiseRows())
+    assert (tokens, limited.tolist()) == ([0, 3, 1], LOGITS.tolist())
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"seed": 4}, {}], ids=["greedy", "seeded", "unseeded"])
+def test_the_first_child_is_the_token_that_a_chain_would_have(sampling) -> None:
+    for seed in range(50):
+        of = sequence(seed, **sampling)
+        assert draft_children(LOGITS, of, (1,), 3, NoiseRows())[0][0] == draft_next(LOGITS, of, (1,))[0]
+
+
+def test_nodes_of_one_depth_share_their_noise_and_depths_do_not() -> None:
+    noise, of = NoiseRows(), sequence()
+    assert noise.of(of, 1, 5) is noise.of(of, 1, 5)
+    assert not torch.equal(noise.of(of, 1, 5), noise.of(of, 2, 5))
