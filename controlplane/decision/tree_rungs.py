@@ -8,7 +8,8 @@ which another source drafted a chain instead) is one factor a cohort: tokens kep
 there, drawn to all cohorts' and that to 1.
 
 Positions are those of the nodes, and a rung's seconds are measured with its tree (`ProfileCell`): a tree takes as many
-passes of the drafter as it has levels. What a position brings is the difference between two rungs.
+passes of the drafter as it has levels. What a position brings is a slope: trees of two rungs are no parts of each
+other, so between rungs the line is taken that lies over all of them and falls off (the least concave majorant).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.decision.estimate import HALF_LIFE, Hazards, Outlook
+from controlplane.decision.latency import rising
 from controlplane.decision.observation import RUNGS, Cells, Floats, Ints
 from controlplane.decision.ranks import ROOT, RankEstimate, marginal_acceptance
 from controlplane.telemetry import ProfileCell, tree_depth
@@ -142,18 +144,17 @@ def with_trees(outlook: Outlook, hazards: Hazards, ranks: RankEstimate, shapes: 
     for k in rungs:
         more = factor * (tree_tokens(hazards, ranks, shapes.trees[k]) - 1.0)
         emitted[:, k] = 1.0 + np.minimum(more, shapes.depth[k])
-    positions = outlook.positions[:, shapes.nodes]
     return replace(
         outlook,
         survival=gained(emitted),
-        drafted=np.maximum(np.diff(positions, axis=1), 0.0),
+        drafted=np.where(np.arange(RUNGS - 1) < shapes.nodes.max(), outlook.drafted, 0.0),
         emitted=emitted,
-        positions=positions,
+        positions=outlook.positions[:, shapes.nodes],
         chain=outlook,
     )
 
 
 def gained(emitted: Floats) -> Floats:
-    """[cohorts, MAX_K]: what each rung brings beyond the one before it, nothing at the least."""
-    more: Floats = np.maximum(np.diff(emitted, axis=1), 0.0)
+    """[cohorts, MAX_K]: what a position brings, falling: slopes of the least concave majorant of the rungs."""
+    more: Floats = np.maximum(-rising(-np.diff(emitted, axis=1)), 0.0)
     return more

@@ -171,9 +171,15 @@ def test_a_tree_that_was_verified_is_known_of_its_rung_alone() -> None:
 
 def test_what_brings_nothing_more_is_worth_no_position(played) -> None:
     outlook = played(Text(0.6, 0.4), 8)
-    assert outlook.survival.min() >= 0.0
-    assert outlook.survival[0, 6] == 0.0  # seven nodes are the tree of six
+    assert outlook.emitted[0, 7] == outlook.emitted[0, 6]  # seven nodes are the tree of six
     assert outlook.positions[0, 7] == outlook.positions[0, 6]
+    assert outlook.survival[0, 8:].max() == 0.0
+
+
+def test_what_positions_bring_falls_and_comes_to_what_the_deepest_tree_brings(played) -> None:
+    outlook = played(Text(0.6, 0.4), 8)
+    assert (np.diff(outlook.survival[0]) <= 1e-12).all()
+    assert 1.0 + outlook.survival[0, :8].sum() == pytest.approx(outlook.emitted[0, 8])
 
 
 @pytest.mark.parametrize("by", [0.5, 1.0, 1.3])
