@@ -179,14 +179,13 @@ def test_eagle_drafts_a_path_beside_the_first_as_if_it_were_the_first(make, ask,
     second, behind = proposal.tokens(0)[1], proposal.draft_logits[3]
     forced = proposal.draft_logits[0].clone()
     forced[second] = forced.max() + 1.0
-    real = engine.proposer._logits
-    calls = []
+    real = engine.proposer._catch_up
 
-    def logits(outputs):
-        calls.append(len(calls))
-        return forced[None] if len(calls) == 1 else real(outputs)
+    def catch_up(sequences):
+        outputs, _ = real(sequences)
+        return outputs, forced[None, engine.proposer._vocabulary]
 
-    engine.proposer._logits = logits
+    engine.proposer._catch_up = catch_up
     chain = engine.proposer.propose([sequence], [2])
     assert chain.tokens(0)[0] == second
     torch.testing.assert_close(chain.draft_logits[1], behind, rtol=0.0, atol=1e-5)
