@@ -12,6 +12,7 @@ import pytest
 from controlplane.decision.believed import scaled
 from controlplane.decision.ranks import expected_tokens, marginal_acceptance
 from controlplane.decision.tree_rungs import CHAINS
+from controlplane.decision.tuners.slots import under_price
 from controlplane.telemetry import CohortWindow, ProfileCell, RankCount, StepCell, StepCount
 
 TREE = (-1, -1, 0, 0, 1, 2, 5, 6)
@@ -154,6 +155,18 @@ def test_the_rung_that_is_best_is_chosen(loop, cohort_policy, text, position_s, 
         made.tick(float(tick), text.window(made.k()[0], 25), profile=profile(position_s))
     cells = {k: text.tokens(k) / seconds for n, k, _, seconds, *_ in profile(position_s) if n == 1}
     assert cells[made.k()[0]] == pytest.approx(max(cells.values()), rel=0.03)
+
+
+def test_priced_slots_reach_the_deeper_tree(loop, cohort_policy) -> None:
+    made, text = (
+        loop(cohort_policy(tuner="goodput", slots="ragged", ladder=LADDER, start=8, hold_s=2.0)),
+        Text(0.7, 0.4),
+    )
+    for tick in range(80):
+        made.tick(float(tick), text.window(made.k()[0], 25), profile=profile(0.0002))
+    state = made.state
+    assert made.k()[0] == 8
+    assert under_price(state.table, state.prices, state.k)[0, 0] == 8
 
 
 def test_a_rung_between_two_that_were_measured_drafts_the_tree_of_the_lower() -> None:

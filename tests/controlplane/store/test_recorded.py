@@ -18,6 +18,7 @@ from controlplane.telemetry import (
     LatencyCell,
     LatencyHistogram,
     ProfileCell,
+    RankCount,
     Report,
     StepCell,
     StepCount,
@@ -41,12 +42,13 @@ def window(make_worker_window: Make, make_cohort_window: Make) -> WorkerWindow:
         ttft=LatencyHistogram().observe(0.3), tpot=LatencyHistogram().observe(0.02),
     )  # fmt: skip
     other = make_cohort_window("code", (StepCount(2, 1, False, 5),), 2)
+    tree = StepCell(2, 8, (StepCount(4, 2, False, 1),), 0.05, tree=(-1, -1, 0, 1), ranks=(RankCount(0, 1, 1, 1),))
     window = make_worker_window(
         3,
-        (other, replace(cohort, cells=(cell,), shadow=(replace(cell, k=2),))),
+        (other, replace(cohort, cells=(cell, tree), shadow=(replace(cell, k=2),))),
         started_at=AT + 0.1,
         latency=(LatencyCell(3, 15, 4, 0.1 + 0.7, 900, 0.01),),
-        profile=(ProfileCell(4, 2, 128, 1 / 3, 0.05),),
+        profile=(ProfileCell(4, 2, 128, 1 / 3, 0.05), ProfileCell(4, 4, 128, 0.4, 0.05, (-1, -1, 0, 1))),
         energy_uj=123,
         energy_source="counter",
         idle_energy_uj=60,
