@@ -31,9 +31,9 @@ class Usage(TypedDict):
 
 
 class SpeculativeDecoding(TypedDict):
-    """Of the steps that drafted. num_spec_tokens: the deepest chain; acceptance_histogram: steps by accepted tokens.
+    """Of the steps that drafted. num_spec_tokens: the deepest draft, of a tree its levels.
 
-    per_step_*: one entry a step, where the request asked for details.
+    acceptance_histogram: steps by accepted tokens. per_step_*: one entry a step, where the request asked for details.
     """
 
     mean_acceptance_length: float

@@ -56,7 +56,9 @@ def speculation_of(outcomes: Sequence[Outcome], is_detailed: bool = False) -> Me
     if not steps:
         return None
     drafted, accepted = sum(d for d, _ in steps), sum(a for _, a in steps)
-    deepest = max(d for d, _ in steps)
+    record, most = outcomes[0].record, max(d for d, _ in steps)
+    # A tree drafts more tokens than it is deep; the record knows how deep.
+    deepest = max(most if record is None else min(record.max_k, most), max(a for _, a in steps))
     histogram = [0] * (deepest + 1)
     for _, a in steps:
         histogram[a] += 1

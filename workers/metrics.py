@@ -257,7 +257,8 @@ def _series(snapshot: MetricsSnapshot) -> Iterator[tuple[Series, float]]:
         yield Series("requests_started", model, (cohort,)), w.requests_started
         yield Series("requests_finished", model, (cohort,)), w.requests_finished
         yield Series("requests_failed", model, (cohort,)), w.requests_failed
-        for position in range(max((c.drafted for c in w.counts), default=0)):
+        deepest = max((min(c.drafted, cell.deepest) for cell in w.cells for c in cell.counts), default=0)
+        for position in range(deepest):
             yield Series("draft_tokens", model, (cohort, str(position))), w.drafted_at(position)
             yield Series("accepted_tokens", model, (cohort, str(position))), w.accepted_at(position)
         yield Series("step_seconds", model, (cohort,), _COUNT), w.spec_steps + w.plain_steps

@@ -13,7 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.workers.engine.conftest import PathDrafter, tiny_model
+from workers.api_choice import ChoiceReader
+from workers.api_responses import speculation_of
 from workers.attention import Rows
+from workers.generation import Outcome
 from workers.kv_cache import blocks_for
 from workers.model_runner import ModelRunner
 from workers.sequence import GrammarSpec
@@ -138,8 +141,8 @@ WISHES = [
 @pytest.mark.parametrize("wishes", WISHES)
 def test_wishes_are_those_of_a_nodes_own_path(make, make_engine, ask, drain, prompts, sampling, wishes) -> None:
     wished = {**sampling, **wishes}
-    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, wished)
-    got = run(make(), ask, drain, prompts, wished)
+    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts[:8], wished)
+    got = run(make(), ask, drain, prompts[:8], wished)
     assert [(d.token_ids, d.text) for d in got] == [(d.token_ids, d.text) for d in expected]
 
 
@@ -214,8 +217,8 @@ def test_a_grammar_holds_along_every_path(make, make_engine, ask, drain, propose
 
 def test_log_probabilities_are_those_of_plain_decoding(make, make_engine, ask, drain, prompts, sampling) -> None:
     wished = {**sampling, "logprobs": 3}
-    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts, wished)
-    assert [d.logprobs for d in run(make(), ask, drain, prompts, wished)] == [d.logprobs for d in expected]
+    expected = run(make_engine(0, "none", hidden=HIDDEN), ask, drain, prompts[:8], wished)
+    assert [d.logprobs for d in run(make(), ask, drain, prompts[:8], wished)] == [d.logprobs for d in expected]
 
 
 def test_tokens_that_a_tree_gave_are_counted_as_kept_and_its_nodes_as_drafted(make, ask, drain, prompts) -> None:
@@ -284,3 +287,14 @@ class Learner(PathDrafter):
 
 def held(layer: torch.Tensor, blocks: Sequence[int], length: int) -> torch.Tensor:
     return layer[torch.tensor(blocks)].flatten(0, 1)[:length]
+
+
+def test_the_deepest_draft_of_a_response_counts_the_levels_of_a_tree(make, ask, drain, prompts) -> None:
+    engine, request = make(k=8, eos=()), ask(prompts[4], max_tokens=30)
+    engine.submit(request)
+    done = drain(engine)["r"]
+    outcome = Outcome(ChoiceReader(None, request, False, None), steps=done.steps, record=done.record)
+    block = speculation_of([outcome])["speculative_decoding"]
+    assert max(drafted for drafted, _ in done.steps) == 8
+    assert block["num_spec_tokens"] == done.record.max_k == TREES[8].depth
+    assert sum(block["acceptance_histogram"]) == len([drafted for drafted, _ in done.steps if drafted])

@@ -61,7 +61,7 @@ def law(logits, prompt, emitted, sampling, end=2):
     return weights / weights.sum()
 
 
-def p_values(engine, ask, drain, own_logits, names=tuple(SETTINGS)):
+def p_values(engine, ask, drain, own_logits, names=tuple(SETTINGS), **model):
     """Of each setting, as in test_distribution.py: D' C^+ D of what was drawn less its law, by the rank of C."""
     for name, i in itertools.product(names, range(REQUESTS)):
         engine.submit(ask(PROMPT, f"{name}/{i}", max_tokens=TOKENS, ignore_eos=True, **SETTINGS[name]))
@@ -69,7 +69,8 @@ def p_values(engine, ask, drain, own_logits, names=tuple(SETTINGS)):
     found = {}
     for name in names:
         texts = [done[f"{name}/{i}"].token_ids for i in range(REQUESTS)]
-        logits = own_logits([PROMPT + text for text in texts], vocab=VOCAB)[:, len(PROMPT) - 1 : -1].double().numpy()
+        found_logits = own_logits([PROMPT + text for text in texts], vocab=VOCAB, **model)
+        logits = found_logits[:, len(PROMPT) - 1 : -1].double().numpy()
         laws = [
             law(logits[i, n], PROMPT, text[:n], SETTINGS[name]) for i, text in enumerate(texts) for n in range(TOKENS)
         ]
@@ -97,6 +98,15 @@ def fixed_noise(monkeypatch):
 @pytest.mark.parametrize(("proposer", "names"), [("close", tuple(SETTINGS)), ("ngram", ("min_p", "bias", "all"))])
 def test_tokens_have_the_law_of_each_setting(make_engine, ask, drain, own_logits, proposer, names, fixed_noise) -> None:
     found = p_values(make_engine(3, proposer, slots=36, vocab=VOCAB), ask, drain, own_logits, names)
+    assert min(found.values()) > FAIR, found
+
+
+def test_tokens_have_the_law_of_each_setting_whatever_trees_are_drafted(
+    make_engine, ask, drain, own_logits, fixed_noise
+) -> None:
+    """Also where a setting leaves fewer tokens than there are children."""
+    engine = make_engine(8, "paths", slots=36, vocab=VOCAB, hidden=64, nudge=0.1)
+    found = p_values(engine, ask, drain, own_logits, hidden_size=64)
     assert min(found.values()) > FAIR, found
 
 
