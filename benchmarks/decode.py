@@ -1,12 +1,12 @@
-"""Decoding speed on the CPU, one sequence at a time: transformers' `generate`, ours without drafts, ours with n-gram.
+"""Decoding speed on the CPU, one sequence at a time: transformers' `generate`, ours without drafts, ours with some.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.decode --prompts 2 --max-tokens 96 --rounds 3 --dtype bfloat16
+    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.decode --prompts 2 --max-tokens 96 --rounds 3 --dtype bfloat16
 
 Greedy, the same model folder, dtype and threads in one process. A run is one whole request: prefill and decoding, ours
-with its detokenising too. The three arms take turns on every prompt, in rotating order. Nothing is reported unless our
+with its detokenising too. The arms take turns on every prompt, in rotating order. Nothing is reported unless our
 text with drafts is our text without them, token for token; equality with transformers' text is counted and shown, not
-demanded, because other kernels may round a near-tie the other way. OMP_WAIT_POLICY is what workers are served with: it
-is a column of the results, as are the threads, because both move every figure.
+demanded, because other kernels may round a near-tie the other way. OMP_WAIT_POLICY and GOMP_SPINCOUNT are what workers
+are served with: they are a column of the results, as are the threads, because they move every figure.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.decode_arms import ARMS, CONTEXT, DRAFTED, PLAIN, Decoders, Dtype, Prompt, domain_prompts
-from benchmarks.decode_figures import Row, Run, append_csv, differences, result, rotated, rows_of
+from benchmarks.decode_arms import ARMS, CONTEXT, PLAIN, Decoders, Dtype, Prompt, domain_prompts
+from benchmarks.decode_figures import BASELINE, Row, Run, append_csv, differences, result, rotated, rows_of
 from controlplane.settings import load_settings, physical_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 RESULTS = Path(__file__).with_name("decode.csv")
 
 
-def measure(decoders: Decoders, prompts: Sequence[Prompt], rounds: int) -> list[Run]:
+def measure(decoders: Decoders, arms: Sequence[str], prompts: Sequence[Prompt], rounds: int) -> list[Run]:
     """Every arm on every prompt in every round, after one uncounted run of each."""
     runs = []
-    with _progress(len(ARMS) * (1 + rounds * len(prompts))) as advance:
-        for arm in ARMS:
+    with _progress(len(arms) * (1 + rounds * len(prompts))) as advance:
+        for arm in arms:
             decoders.run(arm, prompts[0], 0)
             advance()
         for round in range(rounds):
             for turn, prompt in enumerate(prompts, start=round):
-                for arm in rotated(ARMS, turn):
+                for arm in rotated(arms, turn):
                     runs.append(decoders.run(arm, prompt, round))
                     advance()
     return runs
@@ -59,7 +59,9 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": named or platform.processor() or platform.machine(),
         "cores": physical_cores(),
         "threads": threads,
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
+        "omp_wait_policy": " ".join(
+            os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ
+        ),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
@@ -104,15 +106,19 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Times that every arm decodes every prompt.")] = 3,
     dtype: Annotated[Dtype, typer.Option(help="Of all arms.")] = Dtype.BFLOAT16,
     model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="kadence/DRAFTER/K, or that and /chain; again for more. Default: some.")
+    ] = None,
     csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Decoding speed of transformers and of Kadence at K = 0 and K = 4, one sequence at a time, on the CPU."""
+    """Decoding speed of transformers and of Kadence, one sequence at a time, on the CPU."""
+    arms = (BASELINE, PLAIN, *(name for name in arm or ARMS if name not in (BASELINE, PLAIN)))
     try:
-        decoders = Decoders(model or load_settings().model, dtype, max_tokens)
+        decoders = Decoders(model or load_settings().model, dtype, max_tokens, arms)
         chosen = domain_prompts(decoders.tokenizer, prompts)
-        runs = measure(decoders, chosen, rounds)
-        rows, unequal = rows_of(runs, ARMS), differences(runs, PLAIN)
+        runs = measure(decoders, arms, chosen, rounds)
+        rows, unequal = rows_of(runs, arms), differences(runs, PLAIN)
         conditions = {
             "date": datetime.now(UTC).date().isoformat(),
             **machine(decoders.settings.worker_threads),
@@ -131,7 +137,7 @@ def main(
     elif not unequal:
         print_table(conditions, rows)
     if unequal:
-        _stop("\n".join([*unequal, f"{DRAFTED} must decode to the text of {PLAIN}: no figures are reported"]))
+        _stop("\n".join([*unequal, f"every arm must decode to the text of {PLAIN}: no figures are reported"]))
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""The three arms of the decode benchmark, loaded in one process: what each does with one prompt."""
+"""The arms of the decode benchmark, loaded in one process: what each does with one prompt."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,7 @@ import transformers
 from benchmarks.decode_figures import BASELINE, Run, spread_over
 from controlplane.policy import parse_policy
 from controlplane.settings import Settings, load_settings
+from controlplane.telemetry import MAX_K
 from workers.build import DTYPES, build_engine
 from workers.compiled.background import compile_now
 from workers.engine import Engine
@@ -22,15 +24,17 @@ from workers.plan_client import constant_plan
 from workers.sequence import EngineRequest, SamplingParams
 
 COHORT = "benchmark"
-POLICY = f"""
+POLICY = """
 version: 1
 cohorts:
-  - name: {COHORT}
+  - name: benchmark
     match: {{}}
-    speculation: {{tuner: fixed, ladder: [0, 4], start: 0, fallback: 0}}
+    speculation: {{tuner: fixed, ladder: {ladder}, start: 0, fallback: 0}}
 """
-PLAIN, DRAFTED = "kadence/none/0", "kadence/ngram/4"
-ARMS = (BASELINE, PLAIN, DRAFTED)
+PLAIN = "kadence/none/0"
+ARMS = (BASELINE, PLAIN, "kadence/ngram/4", "kadence/ngram+eagle/4", "kadence/ngram+eagle/8")
+CHAIN = "chain"
+"""Behind the K of an arm: no trees."""
 CONTEXT = 2048
 
 
@@ -46,28 +50,50 @@ class Prompt:
     token_ids: tuple[int, ...]
 
 
-class Decoders:
-    """The three arms, loaded. `run` decodes one prompt with one of them."""
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One of ours: what drafts how many tokens, as trees where its card has some."""
 
-    def __init__(self, model: str, dtype: Dtype, max_tokens: int) -> None:
+    drafter: str
+    k: int
+    trees: bool
+
+    @classmethod
+    def of(cls, name: str) -> Arm:
+        """`kadence/DRAFTER/K` or `kadence/DRAFTER/K/chain`. Raises ValueError for anything else."""
+        ours, _, rest = name.partition("/")
+        drafter, _, depth = rest.partition("/")
+        k, _, shape = depth.partition("/")
+        if ours != "kadence" or not drafter or not k.isdecimal() or int(k) > MAX_K or shape not in ("", CHAIN):
+            raise ValueError(f"arm {name!r} is not kadence/DRAFTER/K with a K up to {MAX_K}, or that and /{CHAIN}")
+        return cls(drafter, int(k), shape != CHAIN)
+
+
+class Decoders:
+    """The arms, loaded. `run` decodes one prompt with one of them. Raises ValueError for an arm that is none."""
+
+    def __init__(self, model: str, dtype: Dtype, max_tokens: int, arms: Sequence[str] = ARMS) -> None:
         transformers.utils.logging.disable_progress_bar()
+        ours = {name: Arm.of(name) for name in arms if name != BASELINE}
         self._max_tokens = max_tokens
         self._engines: dict[str, Engine] = {}
         self._requests = 0
-        for arm in (PLAIN, DRAFTED):
+        for name, arm in ours.items():
             settings = load_settings(
                 model=model,
-                drafter=arm.split("/")[1],
+                drafter=arm.drafter,
+                trees=arm.trees,
                 device="cpu",
                 dtype=dtype.value,
                 max_sequences=1,
                 max_context=CONTEXT,
                 prefix_cache=False,  # the other arms compute every prompt anew
             )
-            engine, self.tokenizer = build_engine(settings, parse_policy(POLICY), worker=arm)
+            policy = parse_policy(POLICY.format(ladder=sorted({0, arm.k})))
+            engine, self.tokenizer = build_engine(settings, policy, worker=name)
             compile_now(engine.uncompiled, settings.model_cache, engine.adopt)
-            engine.plan_client.plan = constant_plan(int(arm.rpartition("/")[2]), [COHORT])
-            self._engines[arm] = engine
+            engine.plan_client.plan = constant_plan(arm.k, [COHORT])
+            self._engines[name] = engine
         self.settings: Settings = settings
         self._theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(
             resolve_model(settings.model, settings.model_cache), dtype=DTYPES[dtype.value]

@@ -1,6 +1,6 @@
 """A mix that drifts, on the real engine: K chosen by the controller beside every fixed K, in tokens per second.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.drift --rounds 3
+    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.drift --rounds 3
 
 Phases: code at load 1 and at load 8, fiction at load 8, json at load 8 and at load 1. Every arm has an engine, an
 engine loop and a plan client of its own in this process, and the adaptive ones a production Controller that ticks once

@@ -1,6 +1,6 @@
 """Records the real engine for `bench control`: what was drafted and kept step by step, and what steps take.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.control.record --out tests/data/control
+    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.control.record --out tests/data/control
 
 `steps-*.json`: the n-gram drafter at K = 8 on the shipped prompts, in their order, greedy and seeded at T = 0.7.
 `step-times.csv`: a step's seconds by sequences and K, medians over turns through all sizes from alternating ends.
