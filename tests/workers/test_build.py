@@ -68,8 +68,10 @@ def target(tmp_path: Path) -> ModelRunner:
 
 
 def proposer(tmp_path: Path, target: ModelRunner, draft_context: int) -> Any:
-    drafter = tiny_model(tmp_path / "draft", draft_context)
-    settings = load_settings(drafter=f"draft_model:{drafter}", max_context=128, model_cache=tmp_path / "cache")
+    model, drafter = (tiny_model(tmp_path / name, n) for name, n in (("model", 128), ("draft", draft_context)))
+    settings = load_settings(
+        model=str(model), drafter=f"draft_model:{drafter}", max_context=128, model_cache=tmp_path / "cache"
+    )
     return build_proposer(settings, target, TOKENIZER, CPU, DTYPE)
 
 
@@ -143,8 +145,9 @@ def test_behind_the_ngram_index_both_are_named_and_the_measured_match_is_used(
 
 
 def test_a_draft_model_may_stand_behind_the_ngram_index(tmp_path: Path, target: ModelRunner) -> None:
-    drafter = tiny_model(tmp_path / "draft", 128)
-    settings = load_settings(drafter=f"ngram+draft_model:{drafter}", max_context=128, model_cache=tmp_path / "cache")
+    model, drafter = (tiny_model(tmp_path / name, 128) for name in ("model", "draft"))
+    choice = f"ngram+draft_model:{drafter}"
+    settings = load_settings(model=str(model), drafter=choice, max_context=128, model_cache=tmp_path / "cache")
     assert build_proposer(settings, target, TOKENIZER, CPU, DTYPE).name == "ngram+draft_model"
 
 
