@@ -21,6 +21,7 @@ import torch
 import typer
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks import decode
 from benchmarks.decode_figures import Spread, append_lines, rotated
 from kernels.attention import tree_attention
 
@@ -152,16 +153,9 @@ def main(
 
 def machine(threads: int) -> dict[str, Any]:
     """What the figures were measured on."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {
-        "cpu": named,
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
-        "load": round(os.getloadavg()[0], 1),
-        "torch": torch.__version__,
-    }
+    said = decode.machine(threads)
+    names = ("cpu", "cores", "threads", "omp_wait_policy")
+    return {name: said[name] for name in names} | {"load": round(os.getloadavg()[0], 1), "torch": said["torch"]}
 
 
 if __name__ == "__main__":

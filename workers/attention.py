@@ -229,6 +229,20 @@ def attend(
     return out[None]
 
 
+def keep_and_attend(
+    cache: SlotCache,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+) -> torch.Tensor:
+    """What a layer does with its new keys and values [1, kv_heads, rows, head_dim]: they are written, then attended."""
+    cache.update(key, value, layer)
+    return attend(cache.kv, layer, cache.layout, query, window, scale)
+
+
 def _no_mask(*args: Any, **kwargs: Any) -> None:
     """The layout knows what each row may see; transformers need not build a mask."""
     return

@@ -260,10 +260,13 @@ class Engine:
 
     def _set_aside(self, sequence: Sequence) -> None:
         """It was preempted: its drafter's state goes as its KV did, and comes back as that does."""
+        self._forget_drafts(sequence)
+        self.deadlines.pause(sequence.request.request_id)
+
+    def _forget_drafts(self, sequence: Sequence) -> None:
         self.proposer.release(sequence)
         if self._shadow is not None:
             self._shadow.forget(sequence.request.request_id)
-        self.deadlines.pause(sequence.request.request_id)
 
     def _teach_found(self, sequence: Sequence, start: int) -> None:
         """A drafter that reads features is told of those that were found with the KV, as of computed ones."""
@@ -403,9 +406,7 @@ class Engine:
         del self._sequences[sequence.request.request_id]
         self._drop_eager()
         self.deadlines.end(sequence.request.request_id)
-        self.proposer.release(sequence)
-        if self._shadow is not None:
-            self._shadow.forget(sequence.request.request_id)
+        self._forget_drafts(sequence)
         if sequence in self.scheduler.running:
             self.residency.leave(sequence)
         else:

@@ -45,6 +45,11 @@ class BlockKV:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.features: torch.Tensor | None = None
 
+    def read(self, blocks: Sequence[int], length: int) -> list[torch.Tensor]:
+        """Keys, then values, [length, kv_heads, head_dim] of each layer, of whoever has these blocks; copies."""
+        index = torch.tensor(blocks[: blocks_for(length)], device=self.keys[0].device)
+        return [layer[index].flatten(0, 1)[:length] for layer in (*self.keys, *self.values)]
+
     def keep_features(self, layers: int, hidden: int) -> None:
         """Make room for the outputs of so many decoder layers at each position."""
         like = self.keys[0]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, lay_out, padding
+from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.model_form import ModelForm
+from workers.first_line import first_line
 from workers.kv_budget import kv_blocks
 from workers.kv_cache import BlockKV, blocks_for
 from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
@@ -56,7 +57,6 @@ class ModelRunner:
             getattr(config, "eos_token_id", None)
         )
         self._model = model.train(False)
-        self._attention: Any = AttentionInterface()[IMPLEMENTATION]
         self._graph: CompiledGraph | None = None
         self._has_eager = True
 
@@ -99,7 +99,7 @@ class ModelRunner:
         except UnsupportedModel:
             raise
         except Exception as error:  # the library's own, the file system's, and those of code found in the folder
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            reason = first_line(error)
             if IMPLEMENTATION in reason:
                 reason = "it computes attention of its own"
             raise UnsupportedModel(f"cannot load a model from {folder}: {reason[:200]}") from error
@@ -187,7 +187,7 @@ class ModelRunner:
         kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
         if self._graph is not None and not (eager and self._has_eager):
             embedded = self._model.get_input_embeddings()(cache.layout.token_ids)[None]
-            outputs = self._graph(partial(self._attend, cache), embedded, cache.layout.positions[None], kept)
+            outputs = self._graph(partial(keep_and_attend, cache), embedded, cache.layout.positions[None], kept)
             return _Output(outputs[0][0, : len(keep)], outputs[1:])
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
@@ -199,23 +199,6 @@ class ModelRunner:
             **arguments,
         )
         return _Output(out.logits[0, : len(keep)], out.hidden_states if with_hidden else ())
-
-    def _attend(
-        self,
-        cache: SlotCache,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        """As a model's own layer does it: the cache takes keys and values, then the registered function is called."""
-        key, value = cache.update(key, value, layer)
-        out: torch.Tensor = self._attention(
-            _Layer(layer), query, key, value, None, scaling=scale, sliding_window=window, slot_cache=cache
-        )[0]
-        return out
 
     @torch.inference_mode()
     def check(self) -> None:
@@ -255,13 +238,6 @@ class ModelRunner:
             return own
         finally:
             self._model.set_attn_implementation(IMPLEMENTATION)
-
-
-class _Layer(NamedTuple):
-    """What an attention function wants to know of the module that calls it."""
-
-    layer_idx: int
-    is_causal: bool = True
 
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:

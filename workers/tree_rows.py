@@ -6,8 +6,6 @@ no library promises the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from workers.attention import Rows
@@ -36,11 +34,11 @@ def tree_obstacle(runner: ModelRunner) -> str | None:
         rows = runner.forward([Rows(whole, CONTEXT, text[CONTEXT:], parents)], range(1 + len(TREE)))
     except ValueError as error:
         return str(error)
-    of_tree = _held(runner, whole, length)
+    of_tree = runner.kv.read(whole, length)
     for leaf in (node for node in range(len(TREE)) if not TREE.children[node + 1]):
         path = [0, *(node + 1 for node in TREE.path(leaf))]
         chain = runner.forward([Rows(cut, CONTEXT, [text[CONTEXT + row] for row in path])], range(len(path)))
-        of_chain = _held(runner, cut, CONTEXT + len(path))
+        of_chain = runner.kv.read(cut, CONTEXT + len(path))
         moved = [CONTEXT + row for row in path]
         is_equal = torch.equal(rows[path], chain) and all(
             torch.equal(ours[moved], theirs[CONTEXT:]) for ours, theirs in zip(of_tree, of_chain, strict=True)
@@ -48,9 +46,3 @@ def tree_obstacle(runner: ModelRunner) -> str | None:
         if not is_equal:
             return f"on {runner.device} a tree's row differs in its last bits from the same path as a chain"
     return None
-
-
-def _held(runner: ModelRunner, blocks: Sequence[int], length: int) -> list[torch.Tensor]:
-    """[length, kv_heads, head_dim] of each layer's keys and values."""
-    index = torch.tensor(blocks, device=runner.device)
-    return [layer[index].flatten(0, 1)[:length] for layer in (*runner.kv.keys, *runner.kv.values)]

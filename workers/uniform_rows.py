@@ -35,10 +35,7 @@ def has_uniform_rows(runner: ModelRunner) -> bool:
     whole, cut = range(1, 1 + number), range(1 + number, 1 + 2 * number)
     _compute(runner, whole, token_ids, (PREFILL_CHUNK,))
     _compute(runner, cut, token_ids, CUTS)
-    return all(
-        torch.equal(_held(layer, whole, length), _held(layer, cut, length))
-        for layer in (*runner.kv.keys, *runner.kv.values)
-    )
+    return all(map(torch.equal, runner.kv.read(whole, length), runner.kv.read(cut, length)))
 
 
 def _compute(runner: ModelRunner, blocks: Sequence[int], token_ids: list[int], lengths: Sequence[int]) -> None:
@@ -47,8 +44,3 @@ def _compute(runner: ModelRunner, blocks: Sequence[int], token_ids: list[int], l
         if token_ids[start : start + length]:
             runner.forward([Rows(blocks, start, token_ids[start : start + length])], [0])
         start += length
-
-
-def _held(layer: torch.Tensor, blocks: range, length: int) -> torch.Tensor:
-    """[length, kv_heads, head_dim] of one layer."""
-    return layer[blocks.start : blocks.stop].flatten(0, 1)[:length]

@@ -61,7 +61,7 @@ class RankEstimate:
 
     def tree_tokens(self, parents: Sequence[int]) -> float:
         """Expected tokens of a step that verifies a tree, see `expected_tokens`."""
-        return expected_tokens(marginal_acceptance(self.acceptance()), parents)
+        return float(expected_tokens(marginal_acceptance(self.acceptance()), parents))
 
 
 def marginal_acceptance(conditional: Floats) -> Floats:
@@ -75,21 +75,23 @@ def marginal_acceptance(conditional: Floats) -> Floats:
     return out
 
 
-def expected_tokens(marginal: Floats, parents: Sequence[int]) -> float:
-    """Expected tokens of a step that verifies a tree, the extra token included.
+def expected_tokens(marginal: Floats, parents: Sequence[int]) -> Floats:
+    """Expected tokens [...] of a step that verifies a tree, the extra token included.
 
-    marginal: [depth, rank], see `marginal_acceptance`; what is deeper or wider counts as the last place that it has.
+    marginal: [..., depth, rank], see `marginal_acceptance`; what is deeper or wider counts as the last place there is.
     parents: of each node the index of its parent, ROOT for the first level, smaller than its own; siblings in the order
     in which they are tried. Raises ValueError for another order.
     """
-    depths, ranks = marginal.shape
-    chance, depth, children = [0.0] * len(parents), [0] * len(parents), dict.fromkeys(range(ROOT, len(parents)), 0)
+    *_, depths, ranks = marginal.shape
+    chance: list[Floats] = []
+    depth, children = [0] * len(parents), dict.fromkeys(range(ROOT, len(parents)), 0)
     for node, parent in enumerate(parents):
         if not ROOT <= parent < node:
             raise ValueError(f"parents[{node}] is {parent}; a parent comes before its child, and the root is {ROOT}")
         rank = children[parent]
         children[parent] += 1
         depth[node] = 0 if parent == ROOT else depth[parent] + 1
-        kept = float(marginal[min(depth[node], depths - 1), min(rank, ranks - 1)])
-        chance[node] = kept * (1.0 if parent == ROOT else chance[parent])
-    return 1.0 + sum(chance)
+        kept: Floats = marginal[..., min(depth[node], depths - 1), min(rank, ranks - 1)]
+        chance.append(kept if parent == ROOT else chance[parent] * kept)
+    total: Floats = 1.0 + np.sum(chance, axis=0)
+    return total

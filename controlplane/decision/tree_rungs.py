@@ -22,7 +22,7 @@ import numpy as np
 from controlplane.decision.estimate import HALF_LIFE, Hazards, Outlook
 from controlplane.decision.latency import rising
 from controlplane.decision.observation import RUNGS, Cells, Floats, Ints
-from controlplane.decision.ranks import ROOT, RankEstimate, marginal_acceptance
+from controlplane.decision.ranks import ROOT, RankEstimate, expected_tokens, marginal_acceptance
 from controlplane.telemetry import ProfileCell, tree_depth
 
 Parents = tuple[int, ...]
@@ -85,18 +85,8 @@ CHAINS = Shapes.of({})
 
 def tree_tokens(hazards: Hazards, ranks: RankEstimate, parents: Parents) -> Floats:
     """[cohorts]: expected tokens of a step that verifies a tree, by each cohort's hazards and the ranks of all."""
-    later = marginal_acceptance(ranks.acceptance()[:, 1:])
-    first = hazards.mean
-    children = dict.fromkeys(range(ROOT, len(parents)), 0)
-    chance, depth = [np.ones(len(first))] * len(parents), [0] * len(parents)
-    for node, parent in enumerate(parents):
-        rank, above = children[parent], np.ones(len(first)) if parent == ROOT else chance[parent]
-        children[parent] += 1
-        d = depth[node] = 0 if parent == ROOT else depth[parent] + 1
-        own = first[:, d] if rank == 0 else (1.0 - first[:, d]) * later[d, min(rank, later.shape[1]) - 1]
-        chance[node] = above * own
-    total: Floats = 1.0 + np.sum(chance, axis=0)
-    return total
+    later, first = marginal_acceptance(ranks.acceptance()[:, 1:]), hazards.mean[..., None]
+    return expected_tokens(np.concatenate((first, (1.0 - first) * later), axis=-1), parents)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

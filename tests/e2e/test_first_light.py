@@ -67,6 +67,11 @@ def block_of(answer: Any) -> dict[str, Any] | None:
     return metrics.get("speculative_decoding")
 
 
+def counts_of(usage: Any) -> tuple[int, int, int]:
+    """Without how much of the prompt was still in the prefix cache: that is another request's doing."""
+    return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+
+
 def test_k_differs_by_the_policys_cohorts(ask) -> None:
     assert block_of(ask("repetitive", JSON_PROMPT))["num_spec_tokens"] == 4
     assert block_of(ask("free", JSON_PROMPT)) is None
@@ -96,7 +101,7 @@ def test_a_stream_gives_the_text_and_usage_of_the_whole_answer(kadence, ask, rec
     )
     received.add("repetitive", chunks[-1].usage)
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    assert counts_of(chunks[-1].usage) == counts_of(whole.usage)
     assert block_of(chunks[-1]) == block_of(whole)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from kernels import packed_linear
-from workers.compiled.compiler import ensure, is_ready, package_of
+from workers.compiled.compiler import REASON_LENGTH, ensure, is_ready, package_of
 from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph, try_out
 from workers.compiled.skeleton import CannotCompile, pack, strip
+from workers.first_line import first_line
 
 
 class Compilable(Protocol):
@@ -36,27 +38,36 @@ def compiled(part: Compilable, cache: Path, stop: threading.Event | None = None)
 
     Raises CannotCompile with the reason.
     """
-    form = part.form()
-    return _loaded(part, form, strip(form), cache, stop)
+    with _reasons():
+        form = part.form()
+        skeleton = strip(form)
+        package = package_of(skeleton, cache)
+        ensure(skeleton, package, stop)
+        return _loaded(part, form, skeleton, package)
 
 
 def compiled_before(part: Compilable, cache: Path) -> CompiledGraph | None:
     """Its graph, where nothing needs compiling for it. Raises CannotCompile where it is not fit for use."""
-    form = part.form()
-    skeleton = strip(form)
-    return _loaded(part, form, skeleton, cache, None) if is_ready(package_of(skeleton, cache)) else None
+    with _reasons():
+        form = part.form()
+        skeleton = strip(form)
+        package = package_of(skeleton, cache)
+        return _loaded(part, form, skeleton, package) if is_ready(package) else None
 
 
-def _loaded(part: Compilable, form: Form, skeleton: Form, cache: Path, stop: threading.Event | None) -> CompiledGraph:
+def _loaded(part: Compilable, form: Form, skeleton: Form, package: Path) -> CompiledGraph:
+    packed_linear.load()
+    graph = CompiledGraph(package, pack(form))
+    try_out(graph, skeleton, part.tried_inputs)
+    return graph
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Whatever goes wrong inside is a reason to stay eager: serving goes on."""
     try:
-        packed = package_of(skeleton, cache)
-        ensure(skeleton, packed, stop)
-        packed_linear.load()
-        graph = CompiledGraph(packed, pack(form))
-        try_out(graph, skeleton, part.tried_inputs)
+        yield
     except CannotCompile:
         raise
-    except Exception as error:  # of the compiler's libraries: whatever it is, serving goes on eagerly
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CannotCompile(reason[:300]) from error
-    return graph
+    except Exception as error:  # of the compiler's libraries, mostly
+        raise CannotCompile(first_line(error)[:REASON_LENGTH]) from error

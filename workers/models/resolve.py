@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from workers.first_line import first_line
 from workers.models.fetch import OnProgress, fetch_model, is_fetched, model_folder
 from workers.models.registry import KNOWN_MODELS, ModelError
 
@@ -76,8 +77,7 @@ def _from_hub(name: str, only_local: bool) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=only_local))
     except Exception as error:  # the hub's client raises its own, its HTTP library's and the system's errors
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(
-            f"cannot get {name} from the model hub ({type(error).__name__}: {reason[:200]}); "
+            f"cannot get {name} from the model hub ({type(error).__name__}: {first_line(error)[:200]}); "
             "check the name and the network, or give a local folder"
         ) from error

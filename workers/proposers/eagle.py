@@ -19,7 +19,7 @@ from torch.nn.functional import embedding
 
 from controlplane.decision.ranks import ROOT
 from kernels.packed_linear import packed_linear
-from workers.attention import Rows, SlotCache, StepLayout, attend, attention_sizes, lay_out, padding
+from workers.attention import Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
@@ -254,27 +254,14 @@ class EagleProposer:
         layout = lay_out(rows, self._sizes, feature.device)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
+        cache = SlotCache(self._kv, layout)
         if self._graph is not None:
             kept = torch.tensor([*keep, *[keep[0]] * padding(len(keep))], device=feature.device)
-            attention = partial(self._attend, layout)
+            attention = partial(keep_and_attend, cache)
             logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], kept)
             return outputs[0, : layout.num_rows], logits[0, : len(keep)]
         feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
-        SlotCache(self._kv, layout).update(keys.k, keys.v, 0)
-        attended = attend(self._kv, 0, layout, q)
+        attended = keep_and_attend(cache, 0, q, keys.k, keys.v)
         outputs = self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
         return outputs, self._model.logits(outputs[list(keep)], self._head)
-
-    def _attend(
-        self,
-        layout: StepLayout,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        SlotCache(self._kv, layout).update(key, value, layer)
-        return attend(self._kv, layer, layout, query, window, scale)

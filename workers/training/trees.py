@@ -92,7 +92,7 @@ def _expected(halves: Sequence[Sequence[JudgedAnswer]], trees: Sequence[Sequence
         for domain, mode, part in _parts(half):
             weight = float(sum(a.tried[0, 0] for a in part if a.tried is not None))
             total = sums[domain][mode]
-            total[0] += weight * expected_tokens(_marginal(part), tree)
+            total[0] += weight * float(expected_tokens(_marginal(part), tree))
             total[1] += weight
     return {d: {m: value / weight for m, (value, weight) in modes.items() if weight} for d, modes in sums.items()}
 

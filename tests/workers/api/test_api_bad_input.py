@@ -502,15 +502,16 @@ def test_a_refusal_over_a_real_connection_costs_little_and_computes_nothing(
     base_url: str, backend: Any, body: bytes
 ) -> None:
     """Processor time of this whole process, client and server: below 0.1 s on an idle machine; a busy one takes longer
-    for the same work.
+    for the same work, and another thread's work counts too, so the least of three tries is taken.
     """
     url, headers = f"{base_url}/v1/completions", {"content-type": "application/json"}
     with httpx.Client() as http:
-        http.post(url, content=b"{}", headers=headers)
-        began = time.process_time()
-        response = http.post(url, content=body, headers=headers)
-        took = time.process_time() - began
-    assert response.status_code in (400, 413)
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    assert took < 0.3
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            response = http.post(url, content=body, headers=headers)
+            took.append(time.process_time() - began)
+            assert response.status_code in (400, 413)
+            assert response.json()["error"]["type"] == "invalid_request_error"
+    assert min(took) < 0.3
     assert not backend.requests

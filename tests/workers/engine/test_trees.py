@@ -230,19 +230,22 @@ def test_tokens_that_a_tree_gave_are_counted_as_kept_and_its_nodes_as_drafted(ma
         assert {n for n, _ in each.steps} > {8}
 
 
+def under_way(engine, ask, prompts):
+    """Sequences after a few steps, the length of their KV, and as many blocks beside to compute it again."""
+    for prompt in prompts[:4]:
+        engine.submit(ask(prompt, f"{len(prompt)}", max_tokens=60))
+    for _ in range(9):
+        engine.step()
+    return [(s, s.kv_length, engine.tables.borrow(blocks_for(s.kv_length))) for s in engine.scheduler.running]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_kv_and_features_behind_a_kept_path_are_those_of_the_text_computed_as_a_chain(
     make, ask, prompts, dtype
 ) -> None:
     engine = make("paths", 8, dtype=dtype, eos=())
     runner = engine.target.runner
-    for prompt in prompts[:4]:
-        engine.submit(ask(prompt, f"{len(prompt)}", max_tokens=60))
-    for _ in range(9):
-        engine.step()
-    for sequence in engine.scheduler.running:
-        length = sequence.kv_length
-        blocks = engine.tables.borrow(blocks_for(length))
+    for sequence, length, blocks in under_way(engine, ask, prompts):
         start, end = 0, sequence.prompt_length
         while start < length:
             runner.forward([Rows(blocks, start, sequence.token_ids[start:end])], [0])
@@ -257,13 +260,7 @@ def test_a_drafter_is_taught_the_features_of_the_kept_path(make, ask, prompts, d
     learner = Learner(ModelRunner(tiny_model(0, 2, dtype, nudge=0.05, hidden_size=HIDDEN), 8, 256, "near"), TREES)
     engine = make(learner, 8, dtype=dtype, eos=())
     runner = engine.target.runner
-    for prompt in prompts[:4]:
-        engine.submit(ask(prompt, f"{len(prompt)}", max_tokens=60))
-    for _ in range(9):
-        engine.step()
-    for sequence in engine.scheduler.running:
-        length = sequence.kv_length
-        blocks = engine.tables.borrow(blocks_for(length))
+    for sequence, length, blocks in under_way(engine, ask, prompts):
         rows = Rows(blocks, 0, sequence.token_ids[:length])
         expected = runner.forward_with_features([rows], [0], learner.feature_layers)[1]
         assert torch.equal(torch.cat(learner.told[sequence.request.request_id]), expected)

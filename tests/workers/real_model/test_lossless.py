@@ -51,14 +51,6 @@ VARIED = (
 """Texts to go on with; a third of the prompts, beside those of the shipped traffic, which are chats."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def folder():
     return resolve_model("smollm2-135m-instruct", Settings().model_cache)

@@ -22,14 +22,6 @@ TOKENS = 8
 PLACES = KVSlots(SLOTS, CONTEXT)
 
 
-@pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def draw(numbers, n):
     return [numbers.randrange(100, 40_000) for _ in range(n)]
 

@@ -40,14 +40,6 @@ PROMPTS = (
 """Texts that repeat themselves, so that the n-gram proposer drafts; one for each of MODES and of K."""
 
 
-@pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 def test_right_text_is_never_taken_for_wrong(dtype) -> None:
     folder = resolve_model("smollm2-135m-instruct", Settings().model_cache)

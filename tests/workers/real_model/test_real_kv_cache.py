@@ -31,14 +31,6 @@ HEAD = "You are a careful assistant. Answer in one short sentence, and say so wh
 QUESTIONS = ["What is the capital of France?", "Name three colours.", "What is 7 times 8?", "Who wrote Hamlet?"]
 
 
-@pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(resolve_model(MODEL, Settings().model_cache))
