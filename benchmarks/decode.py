@@ -1,6 +1,6 @@
 """Decoding speed on the CPU, one sequence at a time: transformers' `generate`, ours without drafts, ours with some.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 kadence bench decode --prompts 2 --max-tokens 96 --rounds 3
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 kadence bench decode --prompts 2 --max-tokens 96 --rounds 3
 
 Greedy, the same model folder, dtype and threads in one process. A run is one whole request: prefill and decoding, ours
 with its detokenising too. The arms take turns on every prompt, in rotating order. Nothing is reported unless our

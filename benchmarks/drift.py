@@ -1,6 +1,6 @@
 """A mix that drifts, on the real engine: K chosen by the controller beside every fixed K, in tokens per second.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.drift --rounds 3
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.drift --rounds 3
 
 Phases: code at load 1 and at load 8, fiction at load 8, json at load 8 and at load 1. Every arm has an engine, an
 engine loop and a plan client of its own in this process, and the adaptive ones a production Controller that ticks once
@@ -136,6 +136,7 @@ def main(
     arms: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join((*FIXED, *ADAPTIVE)),
     one_cohort: Annotated[bool, typer.Option(help="The controller is not told which text a request is.")] = False,
     model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
+    drafter: Annotated[str, typer.Option(help="As in the setting of that name.")] = "auto",
     csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -148,7 +149,7 @@ def main(
     if not set(names) & set(FIXED):
         _stop(f"--arms: name at least one fixed K to compare with: {', '.join(FIXED)}", 2)
     settings = load_settings(
-        model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
+        model=model or load_settings().model, drafter=drafter, device="cpu", dtype="bfloat16",
         max_sequences=load, max_context=1024, profile_s=profile_s, prefix_cache=False,
     )  # fmt: skip
     cohorts = [ONE_COHORT] if one_cohort else list(TEMPERATURE)
@@ -168,8 +169,9 @@ def main(
     rows = rows_of(turns, fixed)
     conditions = {
         "date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads), "model": settings.model,
-        "dtype": settings.dtype, "drafter": "ngram@1", "cohorts": len(cohorts), "max_tokens": max_tokens,
-        "profile_s": profile_s, "settle": settle, "load_average": round(os.getloadavg()[1], 1),
+        "dtype": settings.dtype, "drafter": built[0].engine.meter.drafter, "cohorts": len(cohorts),
+        "max_tokens": max_tokens, "profile_s": profile_s, "settle": settle,
+        "load_average": round(os.getloadavg()[1], 1),
     }  # fmt: skip
     append_lines(csv, [conditions | row for row in rows])
     adaptive = [arm for arm in built if arm.controller is not None]

@@ -18,7 +18,7 @@ from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.growth import growths_of, proposal_of
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree
 
@@ -89,26 +89,24 @@ class DraftModelProposer(NoFeatures):
         return self._runner.compilables
 
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        drafts: list[list[int]] = [[] for _ in batch]
-        logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
-        positions = [0] * len(batch)
-        for depth in range(max(k, default=0)):
-            active = [b for b in range(len(batch)) if k[b] > depth]
+        growths, positions = growths_of(batch, k, (), lambda sequence: True), [0] * len(batch)
+        for depth in range(max((len(growth.tokens) for growth in growths), default=0)):
+            active = [b for b, growth in enumerate(growths) if len(growth.tokens) > depth]
             if depth == 0:
                 for b in active:
                     positions[b] += self._catch_up(batch[b])
             rows = []
             for b in active:
-                state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
-                rows.append(Rows(self._slots.blocks(state.slot), len(token_ids) - 1, self._embeddable(token_ids[-1:])))
-                state.fed.append(token_ids[-1])
+                state, tokens = self._states[batch[b].request.request_id], growths[b].tokens
+                last = tokens[depth - 1] if depth else batch[b].token_ids[-1]
+                at = len(batch[b].token_ids) - 1 + depth
+                rows.append(Rows(self._slots.blocks(state.slot), at, self._embeddable([last])))
+                state.fed.append(last)
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
             for row, b in enumerate(active):
-                token, limited = draft_next(logits[row : row + 1], batch[b], drafts[b])
-                drafts[b].append(token)
-                logits_of[b].append(limited)
-        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
+                growths[b].branch(depth - 1, logits[row : row + 1], self._vocabulary, self._target_vocab)
+        return proposal_of(growths, positions)
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:
@@ -141,9 +139,12 @@ class DraftModelProposer(NoFeatures):
         return [min(token_id, self._runner.vocab_size - 1) for token_id in token_ids]
 
     def _to_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
-        """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ."""
+        """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ.
+
+        Logits over a vocabulary of its own stay as they are.
+        """
         if self._vocabulary is not None:
-            return over_target_vocabulary(logits, self._vocabulary, self._target_vocab)
+            return logits
         missing = self._target_vocab - logits.shape[1]
         if missing <= 0:
             return logits[:, : self._target_vocab]

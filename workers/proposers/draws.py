@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 import torch
 
 from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
-from workers.sampling import adjust_sequence, restrict
+from workers.sampling import adjust_sequence, has_wishes, is_greedy, restrict
 from workers.sequence import Sequence
 
 
@@ -16,6 +16,17 @@ def over_target_vocabulary(logits: torch.Tensor, vocabulary: torch.Tensor, size:
     full = logits.new_full((*logits.shape[:-1], size), -torch.inf)
     full[..., vocabulary] = logits
     return full
+
+
+def takes_largest(sequence: Sequence) -> bool:
+    """Whether its drafts are the drafter's largest logits as they are, and nothing asks what they were drawn from."""
+    return is_greedy(sequence.request.sampling) and not has_wishes(sequence)
+
+
+def largest(logits: torch.Tensor, count: int) -> list[int]:
+    """Indices of the `count` largest of logits [1, n], the largest first."""
+    found: list[int] = [int(logits.argmax())] if count == 1 else logits[0].topk(count).indices.tolist()
+    return found
 
 
 class NoiseRows:
@@ -39,12 +50,6 @@ class NoiseRows:
             seed, position = torch.tensor([key[0]]), torch.tensor([key[1]])
             self._rows[key] = gumbel_noise(seed, position, vocab, purpose=purpose)[0]
         return self._rows[key]
-
-
-def draft_next(logits: torch.Tensor, sequence: Sequence, drafts: Seq[int]) -> tuple[int, torch.Tensor]:
-    """The token drafted after `drafts`, and what it was drawn from, as `draft_children` has it."""
-    (token,), limited = draft_children(logits, sequence, drafts, 1, NoiseRows())
-    return token, limited
 
 
 def draft_children(

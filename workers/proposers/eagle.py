@@ -25,7 +25,6 @@ from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.kv_cache import BlockKV, KVSlots
 from workers.proposers.base import NO_TREES, Proposal
-from workers.proposers.draws import over_target_vocabulary
 from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
 from workers.proposers.growth import Growth, growths_of, proposal_of
@@ -150,10 +149,9 @@ class EagleProposer:
         front = [(b, ROOT) for b in drafts]
         level = 0
         while front:
-            full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
-            for (b, node), output, row in zip(front, outputs, full, strict=True):
+            for (b, node), output, row in zip(front, outputs, logits, strict=True):
                 drafts[b].outputs[node] = output
-                drafts[b].growth.branch(node, row[None])
+                drafts[b].growth.branch(node, row[None], self._vocabulary, self._target_vocab)
             front, outputs, logits = self._level(drafts, level, positions)
             level += 1
         return proposal_of(growths, positions)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from workers.proposers.base import Proposal
-from workers.proposers.draws import NoiseRows, draft_children
+from workers.proposers.draws import NoiseRows, draft_children, largest, over_target_vocabulary, takes_largest
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, chain_of
 
@@ -17,22 +17,35 @@ from workers.token_tree import TokenTree, chain_of
 class Growth:
     """One sequence's draft; `branch` is to be called for parents before children.
 
-    tokens, logits: of each node its token, and what that was drawn from [1, vocab].
+    tokens, logits: of each node its token, and what that was drawn from [1, vocab]; None where nobody will ask.
     """
 
     def __init__(self, sequence: Sequence, tree: TokenTree, noise: NoiseRows) -> None:
         self.sequence, self.tree = sequence, tree
         self.tokens = [0] * len(tree)
-        self.logits: list[torch.Tensor] = [torch.empty(0)] * len(tree)
+        self.logits: list[torch.Tensor | None] = [None] * len(tree)
         self._noise = noise
+        self._takes_largest = takes_largest(sequence)
 
-    def branch(self, node: int, logits: torch.Tensor) -> None:
-        """Take the children of `node` (ROOT: the first level) from logits [1, vocab]."""
+    def branch(self, node: int, logits: torch.Tensor, vocabulary: torch.Tensor | None = None, vocab: int = 0) -> None:
+        """Take the children of `node` (ROOT: the first level) from logits [1, n].
+
+        vocabulary: [n] int64, the ascending ids of the target's `vocab` that they are of; None where they are of all.
+        """
         children = self.tree.children[node + 1]
         if not children:
             return
-        path = [self.tokens[n] for n in self.tree.path(node)]
-        tokens, limited = draft_children(logits, self.sequence, path, len(children), self._noise)
+        limited = None
+        if self._takes_largest:
+            # Rows as long as the target's vocabulary would be half of what a small drafter costs.
+            tokens = largest(logits, len(children))
+            if vocabulary is not None:
+                tokens = vocabulary[tokens].tolist()
+        else:
+            if vocabulary is not None:
+                logits = over_target_vocabulary(logits.float(), vocabulary, vocab)
+            path = [self.tokens[n] for n in self.tree.path(node)]
+            tokens, limited = draft_children(logits, self.sequence, path, len(children), self._noise)
         for child, token in zip(children, tokens, strict=True):
             self.tokens[child], self.logits[child] = token, limited
 
@@ -57,7 +70,10 @@ def growths_of(
 
 
 def proposal_of(growths: Seq[Growth], positions: Seq[int]) -> Proposal:
-    """What has grown. positions: computed of each sequence."""
-    drawn = Proposal.drawn([g.tokens for g in growths], [row for g in growths for row in g.logits], positions)
-    trees = tuple(None if g.tree.is_chain else g.tree for g in growths)
-    return replace(drawn, trees=trees) if any(tree is not None for tree in trees) else drawn
+    """What has grown, with what it was drawn from if that is asked of any. positions: computed of each sequence."""
+    rows = [row for growth in growths for row in growth.logits]
+    known = next((row for row in rows if row is not None), None)
+    drawn = [] if known is None else [torch.zeros_like(known) if row is None else row for row in rows]
+    proposal = Proposal.drawn([growth.tokens for growth in growths], drawn, positions)
+    trees = tuple(None if growth.tree.is_chain else growth.tree for growth in growths)
+    return replace(proposal, trees=trees) if any(tree is not None for tree in trees) else proposal

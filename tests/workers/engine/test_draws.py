@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from workers.proposers.draws import NoiseRows, draft_children, draft_next
+from workers.proposers.draws import NoiseRows, draft_children, largest, over_target_vocabulary, takes_largest
 from workers.sequence import EngineRequest, SamplingParams, Sequence
 
 LOGITS = torch.tensor([[1.0, 0.2, -0.5, 0.9, -torch.inf]])
@@ -51,7 +51,34 @@ def test_greedy_children_are_the_largest_logits() -> None:
 def test_the_first_child_is_the_token_that_a_chain_would_have(sampling) -> None:
     for seed in range(50):
         of = sequence(seed, **sampling)
-        assert draft_children(LOGITS, of, (1,), 3, NoiseRows())[0][0] == draft_next(LOGITS, of, (1,))[0]
+        assert (
+            draft_children(LOGITS, of, (1,), 3, NoiseRows())[0][0]
+            == draft_children(LOGITS, of, (1,), 1, NoiseRows())[0][0]
+        )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_largest_of_a_draft_vocabulary_are_the_greedy_children(count) -> None:
+    vocabulary = torch.tensor([1, 4, 5, 8, 9])
+    children, _ = draft_children(
+        over_target_vocabulary(LOGITS, vocabulary, 11), sequence(temperature=0.0), (), count, NoiseRows()
+    )
+    assert vocabulary[largest(LOGITS, count)].tolist() == children
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_taken"),
+    [
+        ({"temperature": 0.0}, True),
+        ({"temperature": 0.0, "top_k": 3}, True),
+        ({"temperature": 0.0, "frequency_penalty": 1.0}, False),
+        ({"temperature": 0.0, "logit_bias": ((3, 1.0),)}, False),
+        ({"temperature": 0.5}, False),
+        ({"temperature": 0.5, "seed": 1}, False),
+    ],
+)
+def test_drafts_are_the_largest_logits_only_of_a_greedy_request_without_wishes(sampling, is_taken) -> None:
+    assert takes_largest(sequence(**sampling)) == is_taken
 
 
 def test_nodes_of_one_depth_share_their_noise_and_depths_do_not() -> None:
