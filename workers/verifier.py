@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from kernels.launch import Backend
-from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, verify_chain
+from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, native_noise, verify_chain
 from kernels.verify_tree import TreeVerdict, verify_tree
 from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
@@ -46,6 +46,7 @@ class Verifier:
     def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto") -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._backend = backend
+        native_noise.obstacle()  # built now, so that no request waits for it
 
     def verify(self, sequences: Seq[Sequence], proposal: Proposal, score: Score) -> list[Accepted]:
         """One Accepted per sequence; one transfer from the device for all of them."""
