@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from controlplane.decision.plan import Plan
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from kernels.launch import Backend
+from kernels.verify import Rule
 from workers.attention import IMPLEMENTATION, Rows
 from workers.engine import Engine
 from workers.kv_cache import blocks_for
@@ -300,6 +301,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         hidden: int = 32,
         nudge: float = 0.05,
         backend: Backend = "naive",
+        rule: Rule = "token",
     ) -> Engine:
         clock = clock or Clock()
 
@@ -331,7 +333,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         return Engine(
             Target(runner(blocks=kv_blocks), proposer.feature_layers),
             proposer,
-            Verifier(list(eos), backend=backend),
+            Verifier(list(eos), backend, rule),
             PlanClient(_plan(k), clock),
             meter,
             tokenizer,
