@@ -233,6 +233,30 @@ class PathDrafter(NoFeatures):
         pass
 
 
+class FixedDrafter(NoFeatures):
+    """Drafts what it is told, whether or not the text agrees: `drafts(emitted)` by the number of tokens emitted."""
+
+    name, version, is_deterministic = "fixed", "1", True
+
+    def __init__(self, drafts: Callable[[int], Sequence[int]]) -> None:
+        self._drafts = drafts
+
+    def propose(self, batch: Sequence[Any], k: Sequence[int], trees: Sequence[TokenTree | None] = ()) -> Proposal:
+        return Proposal.of([self._drafts(s.completion_length)[:n] for s, n in zip(batch, k, strict=True)])
+
+    def prime(self, batch: Sequence[Any]) -> None:
+        pass
+
+    def release(self, sequence: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def drafting() -> Callable[[Callable[[int], Sequence[int]]], Proposer]:
+    """A proposer by what it drafts."""
+    return FixedDrafter
+
+
 def _eagle(model: Any, slots: int, trees: Trees = NO_TREES) -> EagleProposer:
     """EAGLE's layer with random weights, over two thirds of the vocabulary."""
     torch.manual_seed(21)

@@ -1,4 +1,4 @@
-"""`verification: block` in the engine: unseeded chains keep more, no other text changes, the controller's evidence is right.
+"""`verification: block` in the engine: unseeded chains keep more, no other text changes, the evidence is right.
 
 That what is emitted has the target's law: test_distribution.py, and exactly in tests/kernels/verify.
 """

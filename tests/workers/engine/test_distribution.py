@@ -55,6 +55,15 @@ def test_sampled_tokens_have_the_targets_distribution(
     assert p_value(engine, ask, drain, own_logits) > 1e-3
 
 
+@pytest.mark.parametrize("company", [1, 2, 4])
+def test_row_21_sampled_text_is_corrupt_with_more_than_two_sequences_only(
+    make_engine, ask, drain, own_logits, company, fixed_noise
+) -> None:
+    """While acceptance looked as ever: it is the text that is judged, at one, two and four sequences."""
+    engine = make_engine(3, "close", slots=company, eos=(), vocab=VOCAB)
+    assert p_value(engine, ask, drain, own_logits) > 1e-3
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("proposer", ["ngram", "draft", "ngram+draft"])
 @pytest.mark.parametrize("mistake", ["every_draft_is_accepted", "rejected_tokens_are_drawn_from_the_target"])
