@@ -104,7 +104,7 @@ def build_engine(
     engine = Engine(
         Target(runner, proposer.feature_layers),
         proposer,
-        Verifier(sorted(runner.eos_token_ids)),
+        Verifier(sorted(runner.eos_token_ids), rule=settings.verification),
         PlanClient(unplanned(policy), clock, worker, label),
         meter,
         tokenizer,

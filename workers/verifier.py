@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from kernels.launch import Backend
-from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, native_noise, verify_chain
+from kernels.verify import GREEDY_BELOW, Rule, Verdict, gumbel_noise, native_noise, verify_chain
 from kernels.verify_tree import TreeVerdict, verify_tree
 from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
@@ -41,11 +41,13 @@ class Verifier:
     """Lossless for any proposer: greedy, rejection sampling (Leviathan et al. 2023), and coupled by shared noise.
 
     A step with a tree in it is verified by `kernels.verify_tree`, chains and all; other steps by `kernels.verify`.
+    rule: of the chains of unseeded sequences there, token by token or by block (Sun et al. 2025): the same law.
     """
 
-    def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto") -> None:
+    def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto", rule: Rule = "token") -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._backend = backend
+        self._backend: Backend = backend
+        self.rule: Rule = rule
         native_noise.obstacle()  # built now, so that no request waits for it
 
     def verify(self, sequences: Seq[Sequence], proposal: Proposal, score: Score) -> list[Accepted]:
@@ -92,6 +94,7 @@ class Verifier:
             proposal.draft_logits,
             torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
             *_modes(sequences, device),
+            rule=self.rule,
             backend=self._backend,
         )
 

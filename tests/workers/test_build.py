@@ -183,6 +183,22 @@ def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: in
     assert (engine.target.runner.context, engine.tables.num_blocks) == (context, blocks)
 
 
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_unseeded_chains_are_verified_by_the_rule_of_the_settings(tmp_path: Path, rule: str) -> None:
+    settings = load_settings(
+        model=str(tiny_model(tmp_path / "target", 128)), drafter="ngram", threads=1, max_sequences=2, max_context=128,
+        dtype="float32", verification=rule, energy_powercap=str(tmp_path),
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
+    finally:
+        torch.set_num_threads(before)
+    assert engine.energy is not None
+    engine.energy.stop()
+    assert engine.verifier.rule == rule
+
+
 def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rungs(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "target", 128)
     policy = parse_policy(POLICY)

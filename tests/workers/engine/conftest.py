@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from controlplane.decision.plan import Plan
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from kernels.launch import Backend
+from kernels.verify import Rule
 from workers.attention import IMPLEMENTATION, Rows
 from workers.engine import Engine
 from workers.kv_cache import blocks_for
@@ -232,6 +233,30 @@ class PathDrafter(NoFeatures):
         pass
 
 
+class FixedDrafter(NoFeatures):
+    """Drafts what it is told, whether or not the text agrees: `drafts(emitted)` by the number of tokens emitted."""
+
+    name, version, is_deterministic = "fixed", "1", True
+
+    def __init__(self, drafts: Callable[[int], Sequence[int]]) -> None:
+        self._drafts = drafts
+
+    def propose(self, batch: Sequence[Any], k: Sequence[int], trees: Sequence[TokenTree | None] = ()) -> Proposal:
+        return Proposal.of([self._drafts(s.completion_length)[:n] for s, n in zip(batch, k, strict=True)])
+
+    def prime(self, batch: Sequence[Any]) -> None:
+        pass
+
+    def release(self, sequence: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def drafting() -> Callable[[Callable[[int], Sequence[int]]], Proposer]:
+    """A proposer by what it drafts."""
+    return FixedDrafter
+
+
 def _eagle(model: Any, slots: int, trees: Trees = NO_TREES) -> EagleProposer:
     """EAGLE's layer with random weights, over two thirds of the vocabulary."""
     torch.manual_seed(21)
@@ -300,6 +325,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         hidden: int = 32,
         nudge: float = 0.05,
         backend: Backend = "naive",
+        rule: Rule = "token",
     ) -> Engine:
         clock = clock or Clock()
 
@@ -331,7 +357,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         return Engine(
             Target(runner(blocks=kv_blocks), proposer.feature_layers),
             proposer,
-            Verifier(list(eos), backend=backend),
+            Verifier(list(eos), backend, rule),
             PlanClient(_plan(k), clock),
             meter,
             tokenizer,
