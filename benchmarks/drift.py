@@ -28,25 +28,13 @@ from benchmarks.decode import machine
 from benchmarks.decode_figures import append_lines, rotated
 from benchmarks.drift_arms import START_AT, Arm
 from benchmarks.drift_figures import WHOLE, Turn, aims, differences, rows_of
+from benchmarks.drift_policy import ADAPTIVE, LADDER, policy_of
 from benchmarks.drift_trace import ONE_COHORT, TEMPERATURE, Phase, Texts, phases, requests_of
-from controlplane.policy import Policy, parse_policy
 from controlplane.settings import Settings, load_settings
 
 RESULTS = Path(__file__).with_name("drift.csv")
-LADDER = (0, 1, 2, 4, 8)
 FIXED = tuple(f"K={k}" for k in LADDER)
 GOODPUT = ("adaptive",)
-ADAPTIVE = {"adaptive": "tuner: goodput, slots: ragged", "threshold": "tuner: threshold, acceptance_floor: 50%"}
-
-
-def policy_of(cohorts: Sequence[str], speculation: str) -> Policy:
-    """Every cohort under the same rule, the guard as shipped."""
-    lines = ["version: 1", "cohorts:"]
-    for i, name in enumerate(cohorts):
-        match = "{}" if i == len(cohorts) - 1 else f"{{headers: {{x-kadence-cohort: {name}}}}}"
-        rule = f"{speculation}, ladder: {list(LADDER)}, start: 2, fallback: 2"
-        lines += [f"  - name: {name}", f"    match: {match}", f"    speculation: {{{rule}}}"]
-    return parse_policy("\n".join(lines))
 
 
 def build_arms(names: Sequence[str], settings: Settings, cohorts: Sequence[str]) -> list[Arm]:
