@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -133,7 +134,9 @@ def bench(tiny: Path) -> Any:
     def call(*arguments: str) -> Any:
         common = ["decode", "--model", str(tiny), "--dtype", "float32", "--prompts", "1", "--rounds", "1"]
         env = {"KADENCE_COMPILE": "off", "KADENCE_PROFILE_S": "0.2"}
-        return CliRunner(env=env).invoke(bench_app, [*common, "--max-tokens", "12", *arguments])
+        done = CliRunner(env=env).invoke(bench_app, [*common, "--max-tokens", "12", *arguments])
+        structlog.reset_defaults()  # the command logs to a stderr that is gone with it
+        return done
 
     yield call
     torch.set_num_threads(before)
