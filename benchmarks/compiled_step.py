@@ -75,10 +75,15 @@ def by_turns(arms: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def steps(rounds: int) -> Iterable[Figure]:
+    runners = {arm: engine_of(arm).target.runner for arm in ("eager", "compiled")}
+    for size, arms in step_arms(runners):
+        yield from (("step_ms", arm, size, values) for arm, values in by_turns(arms, rounds).items())
+
+
+def step_arms(runners: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Callable[[], float]]]]:
+    """Each size of step, and what computes one by each runner and says how many milliseconds it took."""
     from workers.attention import Rows
     from workers.kv_cache import KVSlots
-
-    runners = {arm: engine_of(arm).target.runner for arm in ("eager", "compiled")}
 
     def forward(runner: Any, rows: list[Any], n: int) -> float:
         started = time.perf_counter()
@@ -90,8 +95,7 @@ def steps(rounds: int) -> Iterable[Figure]:
     shapes += [(f"{n} rows", [Rows(places.blocks(0), CONTEXT, [17] * n)]) for n in ROWS]
     for size, rows in shapes:
         n = sum(len(r.token_ids) for r in rows)
-        found = by_turns({arm: partial(forward, runner, rows, n) for arm, runner in runners.items()}, rounds)
-        yield from (("step_ms", arm, size, values) for arm, values in found.items())
+        yield size, {arm: partial(forward, runner, rows, n) for arm, runner in runners.items()}
 
 
 def drafts(rounds: int) -> Iterable[Figure]:

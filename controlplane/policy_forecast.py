@@ -10,6 +10,7 @@ from typing import Any
 from controlplane.comparison import Interval
 from controlplane.finops.budget import BudgetStatus
 from controlplane.finops.spending import CURRENCY, dollars
+from controlplane.model_label import asked_for
 from controlplane.policy import Policy
 from controlplane.policy.reassign import Recorded, reassign
 from controlplane.policy_plan import Brought, Outcome, percentile, unmet_slo
@@ -99,7 +100,7 @@ def moves(old: Policy, new: Policy, groups: Iterable[RequestGroup]) -> Moves:
     """Where the recorded requests would go; one that could go to several counts for the first and as uncertain."""
     found = Moves()
     for group in groups:
-        possible = reassign(old, new, Recorded(group.cohort, group.tenant, group.route, group.model))
+        possible = reassign(old, new, Recorded(group.cohort, group.tenant, group.route, asked_for(group.model)))
         name = group.cohort if group.cohort in possible else possible[0]
         found.requests[name] = found.requests.get(name, 0) + group.requests
         sources = found.from_.setdefault(name, {})

@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from controlplane.drafter_choice import AUTO, DrafterChoice, parse_drafter
 from controlplane.finops.carbon import zone_problem
+from controlplane.model_label import Quantization, labelled
 
 ENV_PREFIX = "KADENCE_"
 DATABASE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgres", "sqlite+pysqlite")
@@ -52,6 +53,9 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Quantization = Field(
+        "none", description="of the target's linear layers on a CPU: int8 halves them, and changes what it says"
+    )
     compile: Literal["auto", "at_once", "off"] = Field(
         "auto", description="the CPU step: auto, in the background, for requests that begin later; at_once, for all"
     )
@@ -216,6 +220,11 @@ class Settings(BaseSettings):
     def drafter_choice(self) -> DrafterChoice:
         """`drafter`, read."""
         return parse_drafter(self.drafter)
+
+    @property
+    def model_label(self) -> str:
+        """What windows, requests and bills call the model: other weights are another name. Clients say `model`."""
+        return labelled(self.model, self.quantization)
 
     @property
     def url(self) -> str:

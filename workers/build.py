@@ -15,6 +15,7 @@ from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.attention import IMPLEMENTATION
 from workers.compiled.background import adopt_compiled
+from workers.compiled.quantization import check_quantization
 from workers.energy import energy_sampler
 from workers.engine import Engine
 from workers.latency_profile import LatencyProfile, step_sizes
@@ -68,6 +69,7 @@ def used_drafter(settings: Settings) -> ResolvedDrafter:
 
 def check_models(settings: Settings) -> None:
     """What configurations and tokenizers alone can tell, in a second and without weights: raises as `build_engine`."""
+    check_quantization(settings, choose_device(settings.device))
     folder = resolve_model(settings.model, settings.model_cache)
     check_config(AutoConfig.from_pretrained(folder), settings.model)
     choice = used_drafter(settings).choice
@@ -85,11 +87,13 @@ def build_engine(
 ) -> tuple[Engine, Any]:
     """Load the models of `settings` and return the engine and its tokenizer.
 
-    Raises DeviceError, UnsupportedModel, ModelError or VocabularyMismatch, each one line on what to change.
+    Raises DeviceError, QuantizationError, UnsupportedModel, ModelError or VocabularyMismatch, each one line on what to
+    change.
     """
     # Ray gives a process one thread by default; speed and rounding depend on the number, so it is always explicit.
     torch.set_num_threads(settings.worker_threads)
     device = choose_device(settings.device)
+    check_quantization(settings, device)
     dtype = torch.bfloat16 if settings.dtype == "auto" else DTYPES[settings.dtype]
     folder = resolve_model(settings.model, settings.model_cache)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -99,7 +103,7 @@ def build_engine(
     label = drafter_label(proposer)
     energy = energy_sampler(settings, device.type, time.monotonic(), gpu_uuid(device))
     energy.start()
-    meter = Meter(worker, time.time_ns(), settings.model, label, sku, clock, energy.read_energy, time.monotonic)
+    meter = Meter(worker, time.time_ns(), settings.model_label, label, sku, clock, energy.read_energy, time.monotonic)
     rungs = {k for cohort in policy.cohorts for k in cohort.speculation.ladder}
     engine = Engine(
         Target(runner, proposer.feature_layers),
@@ -197,4 +201,6 @@ def _load(
         name=name,
         # A draft model has a slot of a whole context for each sequence.
         kv_tokens=settings.kv_cache_tokens if is_target else None,
+        # Drafts are proposals, whose worth is measured: they stay as they were trained.
+        quantization=settings.quantization if is_target else "none",
     )

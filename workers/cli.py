@@ -41,6 +41,7 @@ Drafter = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16. [auto]")]
+Quantization = Annotated[str | None, typer.Option(help="none, or int8 for the model's linear layers on a CPU. [none]")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port of the endpoint. [8000]")]
 DashboardPort = Annotated[int | None, typer.Option(help="Port of the dashboard. [8501]")]
@@ -78,6 +79,7 @@ def _foreground(start: Callable[[Any], None]) -> Callable[..., None]:
         drafter: Drafter = None,
         device: Device = None,
         dtype: Dtype = None,
+        quantization: Quantization = None,
         host: Host = None,
         port: Port = None,
         dashboard_port: DashboardPort = None,

@@ -138,6 +138,8 @@ def check_compiler(settings: Settings, device: str) -> Check:
     effect = ": the step stays eager, which takes twice as long" if on_cpu else ""
     why = "for the compiled step" if on_cpu else "for Triton"
     advice = f"install g++ (Debian, Ubuntu: apt-get install g++) {why}"
+    if on_cpu and settings.quantization != "none":
+        return Check("compiler", False, f"no C++ compiler, which quantization: {settings.quantization} needs", advice)
     return Check("compiler", True, f"no C++ compiler{effect}", advice)
 
 

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from controlplane.model_label import Quantization
 from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.model_form import ModelForm
+from workers.compiled.quantization import QuantizationError, in_int8
 from workers.first_line import first_line
 from workers.kv_budget import kv_blocks
 from workers.kv_cache import BlockKV, blocks_for
@@ -33,11 +35,18 @@ class ModelRunner:
     """Weights and KV blocks of one model; who holds which block is the caller's to know.
 
     num_slots: sequences that it is to compute at once. num_blocks: of its KV, None for a whole context each.
-    `forward(rows)` computes the rows and writes their KV. Not thread-safe: one engine thread owns it.
+    quantization: int8 changes the model that is given. `forward(rows)` computes the rows and writes their KV. Not
+    thread-safe: one engine thread owns it.
     """
 
     def __init__(
-        self, model: PreTrainedModel, num_slots: int, context: int, name: str = "", num_blocks: int | None = None
+        self,
+        model: PreTrainedModel,
+        num_slots: int,
+        context: int,
+        name: str = "",
+        num_blocks: int | None = None,
+        quantization: Quantization = "none",
     ) -> None:
         config = model.config.get_text_config()
         self.name = name or str(getattr(config, "_name_or_path", "")) or config.model_type
@@ -56,6 +65,9 @@ class ModelRunner:
         self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(
             getattr(config, "eos_token_id", None)
         )
+        is_int8 = quantization == "int8"
+        self._head: torch.Tensor | None = getattr(model.get_output_embeddings(), "weight", None) if is_int8 else None
+        self._bank = in_int8(model, self.name) if is_int8 else None
         self._model = model.train(False)
         self._graph: CompiledGraph | None = None
         self._has_eager = True
@@ -71,11 +83,13 @@ class ModelRunner:
         dtype: torch.dtype,
         name: str = "",
         kv_tokens: int | None = None,
+        quantization: Quantization = "none",
     ) -> ModelRunner:
         """Load weights from a local folder. kv_tokens: of its KV, 0 for what memory allows (workers/kv_budget.py), None
         for a whole context for each of `num_slots` sequences.
 
-        Raises UnsupportedModel, one line with the reason, where the model cannot be served or read.
+        Raises UnsupportedModel, one line with the reason, where the model cannot be served or read, and
+        QuantizationError where its weights cannot be held so.
         """
         if not folder.is_dir():
             raise UnsupportedModel(f"model folder {folder} does not exist")
@@ -87,16 +101,19 @@ class ModelRunner:
             torch.nn.Module.to(model, device)
             shared: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
             for layer in shared:
-                # Weights are mapped from their file, all of it for as long as one of them is there; these will be.
+                # Weights are mapped from their file, all of it for as long as one of them is there; these stay longest.
                 if layer is not None:
                     layer.weight.data = layer.weight.data.clone()
             context = context_limit(config, context)
             blocks = None
             if kv_tokens is not None:
                 blocks = kv_blocks(kv_tokens, num_slots, context, _kv_bytes(config, dtype), device, name)
-            runner = cls(model, num_slots, context, name, blocks)
+            runner = cls(model, num_slots, context, name, blocks, quantization)
+            if quantization != "none":
+                for weight in model.parameters():  # what is left of them: norms, which hold the file, too
+                    weight.data = weight.data.clone()
             runner.check()
-        except UnsupportedModel:
+        except (UnsupportedModel, QuantizationError):
             raise
         except Exception as error:  # the library's own, the file system's, and those of code found in the folder
             reason = first_line(error)
@@ -124,7 +141,9 @@ class ModelRunner:
 
     @property
     def head(self) -> torch.Tensor:
-        """[vocab, hidden], the LM head."""
+        """[vocab, hidden], the LM head as the model has it, for a drafter that shares it while it is built."""
+        if self._head is not None:
+            return self._head
         weight: torch.Tensor = self._model.get_output_embeddings().weight
         return weight
 
@@ -142,7 +161,7 @@ class ModelRunner:
         return (self,)
 
     def form(self) -> Form:
-        return ModelForm(self._model, self._cache_argument)
+        return ModelForm(self._model, self._cache_argument, self._bank)
 
     def tried_inputs(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]:
         rows = torch.tensor(list(numbers), device=self.device)
@@ -154,11 +173,13 @@ class ModelRunner:
         self._graph = graph
 
     def drop_eager(self) -> None:
-        """Give up the weights that only the eager forward reads; embeddings and LM head stay, for drafters."""
+        """Give up the weights that only the eager forward reads; the embeddings stay."""
         if self._graph is None or not self._has_eager:
             return
         self._has_eager = False
-        kept = {id(self.embeddings), id(self.head)}
+        kept = {id(self.embeddings)}
+        if self._head is not None and self._head is not self.embeddings:
+            self._head = self._head.new_empty(0)
         for module in self._model.modules():
             for name, weight in module._parameters.items():
                 if weight is not None and id(weight) not in kept:
@@ -189,6 +210,7 @@ class ModelRunner:
             embedded = self._model.get_input_embeddings()(cache.layout.token_ids)[None]
             outputs = self._graph(partial(keep_and_attend, cache), embedded, cache.layout.positions[None], kept)
             return _Output(outputs[0][0, : len(keep)], outputs[1:])
+        self._choose_bank()
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
             input_ids=cache.layout.token_ids[None],
@@ -228,8 +250,13 @@ class ModelRunner:
                 f"{difference:.2g} after a rollback): its state cannot be rolled back, or its attention is special"
             )
 
+    def _choose_bank(self) -> None:
+        if self._bank is not None:
+            self._bank.choose()
+
     def _own_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Logits [len(token_ids), vocab] by the library's own attention and without a cache."""
+        self._choose_bank()
         self._model.set_attn_implementation("eager")
         try:
             own: torch.Tensor = self._model(

@@ -38,7 +38,8 @@ def request_telemetry(settings: Settings) -> RequestTelemetry | None:
     exporter = OTLPMetricExporter(endpoint=f"{settings.otlp_endpoint}/v1/metrics")
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=EXPORT_EVERY_MS)
     meters = MeterProvider([reader], resource=_resource("endpoint"))
-    return RequestTelemetry(_tracers(settings, "endpoint"), meters, settings.model, settings.host, settings.port)
+    tracers, label = _tracers(settings, "endpoint"), settings.model_label
+    return RequestTelemetry(tracers, meters, settings.model, label, settings.host, settings.port)
 
 
 def phase_spans(settings: Settings) -> PhaseSpans | None:

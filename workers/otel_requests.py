@@ -42,9 +42,11 @@ class RequestSpan:
 
 
 class RequestTelemetry:
-    """Of one endpoint."""
+    """Of one endpoint. model: as clients ask for it; answered_by: as the ledger calls it."""
 
-    def __init__(self, tracers: TracerProvider, meters: MeterProvider, model: str, host: str, port: int) -> None:
+    def __init__(
+        self, tracers: TracerProvider, meters: MeterProvider, model: str, answered_by: str, host: str, port: int
+    ) -> None:
         self._providers: tuple[Any, Any] = tracers, meters
         self._tracer = tracers.get_tracer("kadence")
         meter = meters.get_meter("kadence")
@@ -69,7 +71,7 @@ class RequestTelemetry:
         self._common: dict[str, Any] = {
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": model,
-            "gen_ai.response.model": model,
+            "gen_ai.response.model": answered_by,
             "server.address": host,
             "server.port": port,
         }

@@ -61,7 +61,8 @@ def _run(settings: Settings, with_dashboard: bool) -> None:
         endpoint = stack.enter_context(_endpoint(settings, policy_text, stop))
         dashboard = stack.enter_context(_Dashboard(settings)) if with_dashboard else None
         took = time.monotonic() - started
-        console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model})")
+        held = "" if settings.quantization == "none" else f", {settings.quantization} weights"
+        console.print(f"[bold]endpoint[/]   {settings.url}/v1   ({settings.model}{held})")
         console.print(f"[bold]drafter[/]    {drafter}", soft_wrap=True)
         if dashboard is not None:
             console.print(f"[bold]dashboard[/]  {settings.dashboard_url}")

@@ -16,11 +16,15 @@ import torch
 from kernels import native_build
 from kernels.launch import BackendUnavailable
 
-__all__ = ["DTYPES", "BackendUnavailable", "WeightBank", "is_built", "load", "packed_linear"]
+__all__ = ["DTYPES", "BackendUnavailable", "WeightBank", "is_built", "load", "packed_linear", "quantise"]
 
 DTYPES = (torch.float32, torch.bfloat16)
 """Of weights that can be packed."""
-SOURCE = Path(__file__).with_name("packed_linear.cpp")
+LARGEST = 127
+"""Of an int8 weight, either way: -128 is not used."""
+ROWS_AT_ONCE = 4096
+"""Of a weight that is quantised, so that it does not take several copies of a large one in float32."""
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("packed_linear.cpp", "formats.h"))
 
 
 def load() -> None:
@@ -30,7 +34,7 @@ def load() -> None:
 
 def is_built() -> bool:
     """Whether `load` has nothing to compile."""
-    return native_build.is_built([SOURCE])
+    return native_build.is_built(SOURCES)
 
 
 class WeightBank:
@@ -41,14 +45,14 @@ class WeightBank:
         self._bank: int = torch.ops.kadence_linear.new_bank()
         weakref.finalize(self, torch.ops.kadence_linear.free_bank, self._bank).atexit = False
 
-    def add(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> int:
-        """The number of `weight` [out, in], float32 or bfloat16, which is copied. bias: [out].
+    def add(self, weight: torch.Tensor, bias: torch.Tensor | None = None, scale: torch.Tensor | None = None) -> int:
+        """The number of `weight` [out, in], float32, bfloat16 or int8, which is copied. bias: [out].
 
-        Raises ValueError for another shape or type.
+        int8: weight * scale[:, None], scale [out] as `quantise` gives it, for rows in bfloat16. Raises ValueError for
+        another shape or type.
         """
-        number: int = torch.ops.kadence_linear.add_weight(
-            self._bank, weight.detach(), None if bias is None else bias.detach()
-        )
+        given = (None if tensor is None else tensor.detach() for tensor in (weight, bias, scale))
+        number: int = torch.ops.kadence_linear.add_weight(self._bank, *given)
         return number
 
     def choose(self) -> None:
@@ -59,6 +63,18 @@ class WeightBank:
     def nbytes(self) -> int:
         size: int = torch.ops.kadence_linear.bank_bytes(self._bank)
         return size
+
+
+def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Int8 [out, in] and scale [out] float32 of a weight [out, in]: symmetric, by output channel, to the nearest."""
+    held = torch.empty_like(weight, dtype=torch.int8)
+    scale = torch.empty(len(weight), dtype=torch.float32)
+    for start in range(0, len(weight), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        wide = weight[rows].detach().float()
+        scale[rows] = wide.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+        held[rows] = (wide / scale[rows, None]).round().clamp(-LARGEST, LARGEST)
+    return held, scale
 
 
 def packed_linear(x: torch.Tensor, numbers: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
@@ -74,7 +90,7 @@ def packed_linear(x: torch.Tensor, numbers: Sequence[int], sizes: Sequence[int])
 @functools.cache
 def _load() -> None:
     try:
-        torch.ops.load_library(str(native_build.build([SOURCE])))
+        torch.ops.load_library(str(native_build.build(SOURCES)))
     except (native_build.BuildFailed, OSError) as error:
         raise BackendUnavailable(f"products with packed weights cannot run: {error}") from error
 

@@ -37,7 +37,7 @@ class Seen:
         self._exporter, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
         self.tracers, self.meters = TracerProvider(), MeterProvider([self._reader])
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.telemetry = RequestTelemetry(self.tracers, self.meters, "tiny", "127.0.0.1", 8000)
+        self.telemetry = RequestTelemetry(self.tracers, self.meters, "tiny", "tiny", "127.0.0.1", 8000)
         self.phases = PhaseSpans(self.tracers)
 
     @property

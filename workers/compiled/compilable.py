@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from kernels import packed_linear
-from workers.compiled.compiler import REASON_LENGTH, ensure, is_ready, package_of
+from workers.compiled.compiler import REASON_LENGTH, ensure, is_ready, package_of, touch
 from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph, try_out
 from workers.compiled.skeleton import CannotCompile, pack, strip
@@ -57,6 +57,7 @@ def compiled_before(part: Compilable, cache: Path) -> CompiledGraph | None:
 
 def _loaded(part: Compilable, form: Form, skeleton: Form, package: Path) -> CompiledGraph:
     packed_linear.load()
+    touch(package)
     graph = CompiledGraph(package, pack(form))
     try_out(graph, skeleton, part.tried_inputs)
     return graph

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import torch
 
 from kernels import native_build, packed_linear
 from workers.compiled.form import Form
-from workers.compiled.skeleton import CannotCompile, fingerprint
+from workers.compiled.skeleton import CannotCompile, family, fingerprint
 
 FOLDER = ".compiled"
 """Of packages, in the folder of models."""
@@ -26,16 +27,44 @@ LIMIT_S = 3600.0
 NICE = 10
 """Of that process: beside a worker that is always busy it is left about a tenth of a core, so that it ends some day."""
 REASON_LENGTH = 300
+KEPT = 6
+"""Packages of one family: of versions, numbers of threads and ways to hold weights that are used by turns."""
 
 
 def package_of(skeleton: Form, cache: Path) -> Path:
     """Where its package is, or would be. cache: the folder of models."""
-    return cache / FOLDER / f"{fingerprint(skeleton)}.pt2"
+    return cache / FOLDER / f"{family(skeleton)}-{fingerprint(skeleton)}.pt2"
 
 
 def is_ready(package: Path) -> bool:
     """Whether nothing needs compiling."""
     return package.is_file() and packed_linear.is_built()
+
+
+def touch(package: Path) -> None:
+    """Note that it is used: the longest unused ones go first."""
+    with contextlib.suppress(OSError):  # a folder that can only be read
+        os.utime(package)
+
+
+def prune(new: Path) -> None:
+    """Delete what was made for the same form as `new` and is not among the KEPT last used of them.
+
+    Packages of before they were named by family count as of every one.
+    """
+
+    def used_at(package: Path) -> float:
+        try:
+            return package.stat().st_mtime
+        except OSError:  # another process was faster
+            return 0.0
+
+    named = [path for path in new.parent.glob("*.pt2") if path.name.partition("-")[0] == new.name.partition("-")[0]]
+    unnamed = [path for path in new.parent.glob("*.pt2") if "-" not in path.name]
+    for package in sorted({*named, *unnamed} - {new}, key=used_at, reverse=True)[KEPT - 1 :]:
+        for path in (package, package.with_suffix(".lock")):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def obstacle() -> str | None:
@@ -62,6 +91,7 @@ def ensure(skeleton: Form, package: Path, stop: threading.Event | None = None) -
         with filelock.FileLock(package.with_suffix(".lock")):
             if not package.is_file():
                 _compile(skeleton, package, stop or threading.Event())
+                prune(package)
     except (packed_linear.BackendUnavailable, OSError) as error:
         raise CannotCompile(str(error)[:REASON_LENGTH]) from error
 

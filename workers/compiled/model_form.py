@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from kernels.packed_linear import WeightBank
 from workers.compiled.form import Form
 from workers.compiled.opaque_attention import IMPLEMENTATION, TracedCache
 
@@ -19,8 +20,9 @@ class ModelForm(Form):
 
     dims = ({1: "rows"}, {1: "rows"}, {0: "kept"})
 
-    def __init__(self, model: PreTrainedModel, cache_argument: str) -> None:
+    def __init__(self, model: PreTrainedModel, cache_argument: str, bank: WeightBank | None = None) -> None:
         super().__init__()
+        self.bank = bank
         self.cache_argument = cache_argument
         self.model = model
         embeddings: Any = model.get_input_embeddings()

@@ -13,12 +13,11 @@ import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from kernels import native_build
 from kernels.packed_linear import WeightBank
 from workers.compiled import opaque_attention, packaging
-from workers.compiled.form import Form, PackedLinear, linears
+from workers.compiled.form import Form, PackedLinear, linears, weight_of
 
 BAKED_BYTES_MOST = 32 << 20
 """Of weights that are no products with rows, and so become part of the compiled graph: norms, tables of positions."""
@@ -29,12 +28,13 @@ class CannotCompile(RuntimeError):
     """Why a model, or this machine, stays with the eager step."""
 
 
-def pack(module: nn.Module) -> WeightBank:
-    """The weights of its linear layers, packed; number i is that of linears(module)[i]."""
+def pack(form: Form) -> WeightBank:
+    """The weights of its linear layers, packed; number i is that of linears(form)[i]."""
+    if form.bank is not None:
+        return form.bank
     bank = WeightBank()
-    for layer in linears(module):
-        weight = layer.weight
-        bank.add(weight.t() if isinstance(layer, Conv1D) else weight, layer.bias)
+    for layer in linears(form):
+        bank.add(weight_of(layer), layer.bias)
     return bank
 
 
@@ -43,10 +43,9 @@ def strip(form: Form) -> Form:
 
     Raises CannotCompile where too much is left.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(form.bank): None}
     for number, layer in enumerate(linears(form)):
-        size = layer.nf if isinstance(layer, Conv1D) else layer.out_features
-        memo[id(layer)] = PackedLinear(number, int(size))
+        memo[id(layer)] = PackedLinear(number, len(weight_of(layer)))
     for model in form.modules():
         if isinstance(model, PreTrainedModel):  # it is given embedded tokens
             memo[id(model.get_input_embeddings())] = nn.Identity()
@@ -63,6 +62,12 @@ def _bytes_left(module: nn.Module, memo: dict[int, Any]) -> int:
         return 0
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return sum(tensor.nbytes for tensor in own) + sum(_bytes_left(child, memo) for child in module.children())
+
+
+def family(skeleton: Form) -> str:
+    """Names what stays of a form from version to version, and however its weights are held: its products' sizes."""
+    sizes = [module.size for module in skeleton.modules() if isinstance(module, PackedLinear)]
+    return hashlib.sha256(f"{type(skeleton).__name__} {sizes}".encode()).hexdigest()[:8]
 
 
 def fingerprint(skeleton: Form) -> str:

@@ -20,7 +20,7 @@ def ask_traced(backend: Any, path: str, **body: Any) -> ReadableSpan:
     """The span of one request to an endpoint that makes spans."""
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    app = create_app(backend, RequestTelemetry(tracers, MeterProvider(), "tiny", "127.0.0.1", 8000))
+    app = create_app(backend, RequestTelemetry(tracers, MeterProvider(), "tiny", "tiny", "127.0.0.1", 8000))
 
     async def send() -> None:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

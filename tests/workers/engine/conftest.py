@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from controlplane.decision.plan import Plan
+from controlplane.model_label import Quantization
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from kernels.launch import Backend
 from kernels.verify import Rule
@@ -305,7 +307,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
     "paths" drafts trees only, near the target's own. trees: of "eagle" and "medusa" too; hidden: of the model, over
     whose heads of hidden / 4 trees need 16.
     shadow_depth: draft tokens of a shadow while K is 0; 0 is off. kv_blocks: of the target's KV; None: a whole context
-    for each of `slots`.
+    for each of `slots`. quantization: of the target, int8 with dtype bfloat16.
     """
 
     def make(
@@ -326,12 +328,17 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         nudge: float = 0.05,
         backend: Backend = "naive",
         rule: Rule = "token",
+        quantization: Quantization = "none",
     ) -> Engine:
         clock = clock or Clock()
 
-        def runner(seed: int = 0, layers: int = 2, nudge: float = 0.0, blocks: int | None = None) -> ModelRunner:
+        def runner(
+            seed: int = 0, layers: int = 2, nudge: float = 0.0, blocks: int | None = None, held: Quantization = "none"
+        ) -> ModelRunner:
             model = tiny_model(seed, layers, dtype, vocab, nudge=nudge, hidden_size=hidden)
-            return ModelRunner(model, slots, CONTEXT, "tiny", blocks)
+            if held != "none":
+                model = copy.deepcopy(model)  # it is changed
+            return ModelRunner(model, slots, CONTEXT, "tiny", blocks, held)
 
         def model() -> Any:
             return tiny_model(0, 2, dtype, vocab, hidden_size=hidden)
@@ -355,7 +362,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
             proposer = named[proposer]()
         meter = Meter("worker", 1, "tiny", drafter_label(proposer), "cpu-test", clock)
         return Engine(
-            Target(runner(blocks=kv_blocks), proposer.feature_layers),
+            Target(runner(blocks=kv_blocks, held=quantization), proposer.feature_layers),
             proposer,
             Verifier(list(eos), backend, rule),
             PlanClient(_plan(k), clock),

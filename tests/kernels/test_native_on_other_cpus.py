@@ -12,19 +12,25 @@ import pytest
 
 from kernels.native_build import CACHE_VARIABLE, BuildFailed, find_compiler
 
-ROOT = Path(__file__).parents[3]
-CHOSEN = "attends or chunks or path_as_a_chain or nan or number_of_threads"
+ROOT = Path(__file__).parents[2]
+CHOSEN = {
+    "attention/test_native.py": "attends or chunks or path_as_a_chain or nan or number_of_threads",
+    "packed_linear/test_packed_linear.py": "",
+}
 OLDER = '#!/bin/sh\nexec {compiler} "$@" -march={cpu}\n'
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = CPUINFO.read_text(encoding="utf-8").split() if CPUINFO.exists() and platform.machine() == "x86_64" else []
-SETS = [name for name, flag in (("x86-64-v2", "ssse3"), ("x86-64-v3", "avx2")) if flag in FLAGS]
-"""Vectors of 4 and of 8, where this CPU can run them."""
+SETS = [
+    name for name, flag in (("x86-64-v2", "ssse3"), ("x86-64-v3", "avx2"), ("x86-64-v4", "avx512f")) if flag in FLAGS
+]
+"""Vectors of 4, of 8, and of 16 without products of bfloat16, where this CPU can run them."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cpu", SETS)
-def test_an_older_instruction_set_passes_the_same_tests(cpu: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tests", CHOSEN)
+def test_an_older_instruction_set_passes_the_same_tests(tests: str, cpu: str, tmp_path: Path) -> None:
     try:
         compiler = find_compiler()
     except BuildFailed as missing:
@@ -33,8 +39,8 @@ def test_an_older_instruction_set_passes_the_same_tests(cpu: str, tmp_path: Path
     older.write_text(OLDER.format(compiler=compiler, cpu=cpu))
     older.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/attention/test_native.py",
-         "-k", CHOSEN],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/kernels/{tests}",
+         "-k", CHOSEN[tests]],
         cwd=ROOT, env=os.environ | {"CXX": str(older), CACHE_VARIABLE: str(tmp_path / "cache")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
