@@ -75,8 +75,8 @@ def by_turns(arms: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def steps(rounds: int) -> Iterable[Figure]:
-    from workers.attention import Rows
     from workers.kv_cache import KVSlots
+    from workers.step_layout import Rows
 
     runners = {arm: engine_of(arm).target.runner for arm in ("eager", "compiled")}
 

@@ -35,6 +35,7 @@ from workers.proposers.none import NoProposer
 from workers.proposers.shipped import ResolvedDrafter, resolve_drafter
 from workers.proposers.student_model import assembled
 from workers.shadow import ShadowDrafts
+from workers.step_recording import record_steps
 from workers.target import Target
 from workers.token_tree import read_trees
 from workers.verifier import Verifier
@@ -53,6 +54,18 @@ def choose_device(device: str) -> torch.device:
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """As named; auto is bfloat16, and float16 on a GPU that has no arithmetic of it.
+
+    Raises DeviceError where such a GPU is asked for bfloat16.
+    """
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        if dtype == "bfloat16":
+            raise DeviceError("dtype: bfloat16 was asked for, which this GPU does not compute; use float16 or auto")
+        return torch.float16 if dtype == "auto" else DTYPES[dtype]
+    return torch.bfloat16 if dtype == "auto" else DTYPES[dtype]
 
 
 def gpu_uuid(device: torch.device) -> str | None:
@@ -90,7 +103,7 @@ def build_engine(
     # Ray gives a process one thread by default; speed and rounding depend on the number, so it is always explicit.
     torch.set_num_threads(settings.worker_threads)
     device = choose_device(settings.device)
-    dtype = torch.bfloat16 if settings.dtype == "auto" else DTYPES[settings.dtype]
+    dtype = choose_dtype(settings.dtype, device)
     folder = resolve_model(settings.model, settings.model_cache)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     runner = _load(folder, settings, device, dtype, settings.model, is_target=True)
@@ -114,6 +127,8 @@ def build_engine(
         prefix_cache=settings.prefix_cache,
         trees=settings.trees,
     )
+    if device.type == "cuda" and settings.cuda_graphs:
+        record_steps(engine, rungs if proposer.name != "none" else ())
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
     engine.energy = energy
     engine.new_profile = lambda: LatencyProfile(sizes, engine.rehearse, settings.profile_s)

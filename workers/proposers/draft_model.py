@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from workers.attention import Rows
 from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.draws import NoiseRows, draw_children, over_target_vocabulary, read_tokens
 from workers.sequence import Sequence
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
 
 CATCH_UP_CHUNK = 128
@@ -91,7 +91,7 @@ class DraftModelProposer(NoFeatures):
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
         drafts: list[list[int]] = [[] for _ in batch]
         logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
-        positions = [0] * len(batch)
+        positions, noise = [0] * len(batch), NoiseRows()
         for depth in range(max(k, default=0)):
             active = [b for b in range(len(batch)) if k[b] > depth]
             if depth == 0:
@@ -104,10 +104,12 @@ class DraftModelProposer(NoFeatures):
                 state.fed.append(token_ids[-1])
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
-            for row, b in enumerate(active):
-                token, limited = draft_next(logits[row : row + 1], batch[b], drafts[b])
-                drafts[b].append(token)
-                logits_of[b].append(limited)
+            draws = [
+                draw_children(logits[row : row + 1], batch[b], drafts[b], 1, noise) for row, b in enumerate(active)
+            ]
+            for b, draw, tokens in zip(active, draws, read_tokens(draws), strict=True):
+                drafts[b] += tokens
+                logits_of[b].append(draw.limited)
         return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
 
     def prime(self, batch: Seq[Sequence]) -> None:

@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 
 from workers.proposers.base import Proposal
-from workers.proposers.draws import NoiseRows, draft_children
+from workers.proposers.draws import Draw, NoiseRows, draw_children, read_tokens
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, chain_of
 
 
 class Growth:
-    """One sequence's draft; `branch` is to be called for parents before children.
+    """One sequence's draft; `branch_all` is to be called for parents before children.
 
     tokens, logits: of each node its token, and what that was drawn from [1, vocab].
     """
@@ -26,15 +26,23 @@ class Growth:
         self.logits: list[torch.Tensor] = [torch.empty(0)] * len(tree)
         self._noise = noise
 
-    def branch(self, node: int, logits: torch.Tensor) -> None:
-        """Take the children of `node` (ROOT: the first level) from logits [1, vocab]."""
-        children = self.tree.children[node + 1]
-        if not children:
-            return
+    def draw(self, node: int, logits: torch.Tensor) -> Draw:
+        """The children of `node`, which has some (ROOT: the first level), from logits [1, vocab]."""
         path = [self.tokens[n] for n in self.tree.path(node)]
-        tokens, limited = draft_children(logits, self.sequence, path, len(children), self._noise)
-        for child, token in zip(children, tokens, strict=True):
+        return draw_children(logits, self.sequence, path, len(self.tree.children[node + 1]), self._noise)
+
+    def take(self, node: int, tokens: Seq[int], limited: torch.Tensor) -> None:
+        """Have the children of `node` as they were drawn."""
+        for child, token in zip(self.tree.children[node + 1], tokens, strict=True):
             self.tokens[child], self.logits[child] = token, limited
+
+
+def branch_all(places: Seq[tuple[Growth, int, torch.Tensor]]) -> None:
+    """Take the children of a node of each growth from logits [1, vocab]: one transfer from the device for all."""
+    branching = [place for place in places if place[0].tree.children[place[1] + 1]]
+    draws = [growth.draw(node, logits) for growth, node, logits in branching]
+    for (growth, node, _), draw, tokens in zip(branching, draws, read_tokens(draws), strict=True):
+        growth.take(node, tokens, draw.limited)
 
 
 def growths_of(
