@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
@@ -14,6 +15,7 @@ from controlplane.drafter_choice import DrafterChoice
 from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.attention import IMPLEMENTATION
+from workers.batch_invariance import install
 from workers.compiled.background import adopt_compiled
 from workers.energy import energy_sampler
 from workers.engine import Engine
@@ -39,6 +41,8 @@ from workers.step_recording import record_steps
 from workers.target import Target
 from workers.token_tree import read_trees
 from workers.verifier import Verifier
+
+log = structlog.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VERSION_DIGITS = 12
@@ -104,6 +108,8 @@ def build_engine(
     torch.set_num_threads(settings.worker_threads)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
+    if device.type == "cuda" and not install(device):
+        log.warning("last bits of a row may depend on the batch", reason="Triton is not installed")
     folder = resolve_model(settings.model, settings.model_cache)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     runner = _load(folder, settings, device, dtype, settings.model, is_target=True)
