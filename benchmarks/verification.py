@@ -1,6 +1,6 @@
 """What block verification keeps more than the token rule, and what it costs: both on the same drafted chains.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.verification --drafter eagle --temperature 0.7
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.verification --drafter eagle --temperature 0.7
 
 An engine decodes unseeded answers to shipped prompts, with chains drafted. Of every chain the expected number of kept
 tokens is computed under either rule from the probabilities of its tokens, so that no coin adds noise to the
@@ -22,9 +22,10 @@ import transformers
 import typer
 
 from benchmarks.decode import machine
-from benchmarks.decode_arms import COHORT, CONTEXT, POLICY, Prompt, domain_prompts
+from benchmarks.decode_arms import Prompt, domain_texts, prompts_of
 from benchmarks.decode_figures import append_lines
-from controlplane.policy import parse_policy
+from benchmarks.decode_load import CONTEXT
+from benchmarks.drift_policy import policy_of
 from controlplane.settings import Settings, load_settings
 from kernels.verify import verify_chain
 from kernels.verify.verdict import RULES
@@ -36,6 +37,7 @@ from workers.sequence import EngineRequest, SamplingParams, Sequence
 from workers.target import Score
 from workers.verifier import Accepted, Verifier
 
+COHORT = "benchmark"
 RESULTS = Path(__file__).with_name("verification.csv")
 
 
@@ -128,7 +130,7 @@ def main(
         drafter=drafter, trees=False, device="cpu", compile="off", max_sequences=prompts, max_context=CONTEXT,
         prefix_cache=False,
     )  # fmt: skip
-    engine, tokenizer = build_engine(settings, parse_policy(POLICY.format(ladder=[0, k])), worker="benchmark")
+    engine, tokenizer = build_engine(settings, policy_of([COHORT], "tuner: fixed"), worker="benchmark")
     engine.plan_client.plan = constant_plan(k, [COHORT])
     conditions = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -140,7 +142,7 @@ def main(
         "max_tokens": max_tokens,
         "prompts": prompts,
     }
-    chosen = domain_prompts(tokenizer, prompts)
+    chosen = prompts_of(domain_texts(prompts), tokenizer)
     rows = []
     for domain in sorted({prompt.domain for prompt in chosen}):
         of_domain = [prompt for prompt in chosen if prompt.domain == domain]

@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     compile: Literal["auto", "at_once", "off"] = Field(
         "auto", description="the CPU step: auto, in the background, for requests that begin later; at_once, for all"
     )
+    cuda_graphs: bool = Field(True, description="a GPU's decode steps are recorded at the start, for every K and batch")
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
     sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
     host: str = Field("127.0.0.1", min_length=1)

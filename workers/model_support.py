@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from transformers import PretrainedConfig
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -74,3 +76,29 @@ def _rotary(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The rotary settings, of which a model may have one or one per kind of layer."""
     nested = [value for value in parameters.values() if isinstance(value, Mapping)]
     return nested or [parameters]
+
+
+def end_token_ids(eos: int | list[int] | None) -> frozenset[int]:
+    return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
+
+
+def kv_heads_of(config: PretrainedConfig) -> tuple[int, int]:
+    """Key-value heads of a layer, and their size; config: of the text model."""
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
+
+
+def kv_bytes(config: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Of one token, in all layers."""
+    config = config.get_text_config()
+    kv_heads, head_dim = kv_heads_of(config)
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
+
+
+def cache_argument(model_class: type) -> str:
+    """What its forward calls the cache: transformers 5.17 says past_key_values, 5.24 says cache."""
+    forward: Any = model_class.forward  # type: ignore[attr-defined]
+    while hasattr(forward, "__wrapped__"):
+        forward = forward.__wrapped__
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from kernels.kv_commit import kv_commit
-from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.proposers.base import Proposal
 from workers.scheduler import Batch, Prefill
 from workers.sequence import Sequence
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
+from workers.upload import index, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,13 @@ class Target:
         if not moved:
             return
         width, depth = max(len(s.blocks) for s, _ in moved), max(len(path) for _, path in moved)
-        kv, device = self.runner.kv, self.runner.device
-        kv_commit(
-            kv.keys,
-            kv.values,
-            _padded([s.blocks for s, _ in moved], width).to(device),
-            torch.tensor([len(s.token_ids) - 1 for s, _ in moved]).to(device),
-            _padded([path for _, path in moved], depth).to(device),
-            torch.tensor([len(path) for _, path in moved], dtype=torch.int32).to(device),
-        )
+        tables = [
+            _padded([s.blocks for s, _ in moved], width),
+            torch.tensor([len(s.token_ids) - 1 for s, _ in moved]),
+            _padded([path for _, path in moved], depth),
+            torch.tensor([len(path) for _, path in moved], dtype=torch.int32),
+        ]
+        kv_commit(self.runner.kv.keys, self.runner.kv.values, *upload(tables, self.runner.device))
 
     def score(self, batch: Batch, proposal: Proposal) -> Score:
         """Compute the prefill chunks, and every decoding sequence's last token and drafts; advances kv_length."""
@@ -93,7 +92,7 @@ class Target:
         if first is not None:
             parts.append(first)
             cu_draft = (*cu_draft, *(cu_draft[-1:] * len(first)))
-        logits = torch.cat(parts) if parts else torch.empty(0, self.runner.vocab_size)
+        logits = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.runner.vocab_size)
         return Score(logits, cu_draft, prefill_s, features, prefill_features, prompt_logits)
 
     def _prefill(
@@ -181,5 +180,5 @@ def _back(parts: Seq[torch.Tensor | None], order: Seq[int]) -> torch.Tensor:
     """The parts' rows, one behind the other, each at its place in `order`."""
     joined = torch.cat([part for part in parts if part is not None])
     out = torch.empty_like(joined)
-    out[torch.tensor(list(order), device=out.device)] = joined
+    out[index(order, out.device)] = joined
     return out

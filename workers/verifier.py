@@ -17,6 +17,7 @@ from workers.sampling import is_greedy, restrict_batch
 from workers.sequence import Sequence, TokenLogprob
 from workers.target import Score
 from workers.token_tree import chain_of
+from workers.upload import index, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +88,24 @@ class Verifier:
     def _verify_chains(
         self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
     ) -> Verdict:
-        device = logits.device
+        cu_draft = torch.tensor(score.cu_draft, dtype=torch.int32)
+        token_ids, cu_draft, *modes = upload([proposal.draft_token_ids, cu_draft, *_modes(sequences)], logits.device)
+        max_k = max(z - a for a, z in pairwise(score.cu_draft))
         return verify_chain(
             logits,
-            proposal.draft_token_ids.to(device),
+            token_ids,
             proposal.draft_logits,
-            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
-            *_modes(sequences, device),
+            cu_draft,
+            *modes,
             rule=self.rule,
             backend=self._backend,
+            max_k=max_k,
         )
 
     def _verify_trees(
         self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
     ) -> TreeVerdict:
-        device, drafted = logits.device, [z - a for a, z in pairwise(score.cu_draft)]
+        drafted = [z - a for a, z in pairwise(score.cu_draft)]
         trees = [proposal.tree(b) or chain_of(n) for b, n in enumerate(drafted)]
         parents = [parent for tree in trees for parent in tree.parents]
         # What children were drawn from is looked at where that decides.
@@ -116,14 +120,18 @@ class Verifier:
             # Every node's row says what it was drawn from, its siblings' the same.
             owners = [start + b for b, start in enumerate(score.cu_draft[:-1]) for _ in range(drafted[b])]
             rows = [first + parent + 1 for first, parent in zip(owners, parents, strict=True)]
-            draft_logits[rows] = proposal.draft_logits.to(draft_logits)
+            draft_logits[index(rows, logits.device)] = proposal.draft_logits.to(draft_logits)
+        cu_nodes, flat = (torch.tensor(column, dtype=torch.int32) for column in (score.cu_draft, parents))
+        token_ids, flat, cu_nodes, *modes = upload(
+            [proposal.draft_token_ids, flat, cu_nodes, *_modes(sequences)], logits.device
+        )
         return verify_tree(
             logits,
-            proposal.draft_token_ids.to(device),
-            torch.tensor(parents, dtype=torch.int32, device=device),
+            token_ids,
+            flat,
             draft_logits,
-            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
-            *_modes(sequences, device),
+            cu_nodes,
+            *modes,
             backend=self._backend,
             max_depth=max(tree.depth for tree in trees),
             max_children=max(tree.most_children for tree in trees),
@@ -131,13 +139,13 @@ class Verifier:
         )
 
 
-def _modes(sequences: Seq[Sequence], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """temperature, seeds, positions and coupled of a step, each [B], as the verify kernels take them."""
+def _modes(sequences: Seq[Sequence]) -> tuple[torch.Tensor, ...]:
+    """temperature, seeds, positions and coupled of a step, each [B], as the verify kernels take them; on the host."""
     return (
-        torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32, device=device),
-        torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64, device=device),
-        torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64, device=device),
-        torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
+        torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32),
+        torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64),
+        torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64),
+        torch.tensor([s.coupled for s in sequences], dtype=torch.bool),
     )
 
 

@@ -16,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
-from workers.build import build_engine, build_proposer, check_models
+from workers.build import DeviceError, build_engine, build_proposer, check_models, choose_dtype
+from workers.compiled.background import adopt_compiled
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
@@ -223,3 +224,30 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
     assert window.energy_source == "model"
     assert window.drafter == "ngram@2"
     assert {cell[:2] for cell in window.profile} == {(n, k) for n in (1, 2) for k in (0, 2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "has_bfloat16", "chosen"),
+    [
+        ("auto", "cuda", True, torch.bfloat16),
+        ("auto", "cuda", False, torch.float16),
+        ("auto", "cpu", False, torch.bfloat16),
+        ("float16", "cuda", True, torch.float16),
+        ("float32", "cuda", False, torch.float32),
+        ("bfloat16", "cpu", False, torch.bfloat16),
+    ],
+)
+def test_a_gpu_without_bfloat16_computes_in_float16(monkeypatch, dtype, device, has_bfloat16, chosen) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_bfloat16)
+    assert choose_dtype(dtype, torch.device(device)) == chosen
+
+
+def test_bfloat16_is_refused_where_a_gpu_has_none(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    with pytest.raises(DeviceError, match=r"dtype: bfloat16 .* use float16 or auto"):
+        choose_dtype("bfloat16", torch.device("cuda"))
+
+
+def test_float16_on_a_cpu_says_that_it_stays_eager(capsys) -> None:
+    assert adopt_compiled((object(),), Path(), lambda *_: None, CPU, torch.float16) == ()  # type: ignore[arg-type]
+    assert "float16 is not compiled; use bfloat16 or float32" in capsys.readouterr().out

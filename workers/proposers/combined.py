@@ -17,6 +17,7 @@ from workers.proposers.base import Proposal, Proposer
 from workers.proposers.ngram import NGramProposer
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, Trees
+from workers.upload import upload
 
 MIN_MATCH = 3
 """Tokens that must match before the index speaks in place of a drafter; alone it has nothing to lose by fewer."""
@@ -70,8 +71,9 @@ def _merged(found: Proposal, drawn: Proposal) -> Proposal:
         return replace(merged, draft_logits=logits)
     # The exact distribution of what was found: all on one token, whatever the temperature.
     rows = logits.new_full((len(merged.draft_token_ids), logits.shape[1]), -torch.inf)
-    is_drawn = torch.tensor([found.k(b) == 0 for b, own in enumerate(tokens) for _ in own], device=logits.device)
-    rows[is_drawn] = logits
-    certain = (~is_drawn).nonzero()[:, 0]
-    rows[certain, found.draft_token_ids.to(logits.device)] = 0.0
+    is_drawn = torch.tensor([found.k(b) == 0 for b, own in enumerate(tokens) for _ in own])
+    tables = [is_drawn.nonzero()[:, 0], (~is_drawn).nonzero()[:, 0], found.draft_token_ids]
+    drawn_rows, certain, certain_ids = upload(tables, logits.device)
+    rows[drawn_rows] = logits
+    rows[certain, certain_ids] = 0.0
     return replace(merged, draft_logits=rows)

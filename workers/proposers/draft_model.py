@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from workers.attention import Rows
 from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.growth import growths_of, proposal_of
+from workers.proposers.growth import branch_all, growths_of, proposal_of
 from workers.sequence import Sequence
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
 
 CATCH_UP_CHUNK = 128
@@ -104,8 +104,8 @@ class DraftModelProposer(NoFeatures):
                 state.fed.append(last)
                 positions[b] += 1
             logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
-            for row, b in enumerate(active):
-                growths[b].branch(depth - 1, logits[row : row + 1], self._vocabulary, self._target_vocab)
+            places = [(growths[b], depth - 1, logits[row : row + 1]) for row, b in enumerate(active)]
+            branch_all(places, self._vocabulary, self._target_vocab)
         return proposal_of(growths, positions)
 
     def prime(self, batch: Seq[Sequence]) -> None:

@@ -19,7 +19,7 @@ from torch.nn.functional import embedding
 
 from controlplane.decision.ranks import ROOT
 from kernels.packed_linear import packed_linear
-from workers.attention import Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
+from workers.attention import SlotCache, attention_sizes, keep_and_attend
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
@@ -27,9 +27,11 @@ from workers.kv_cache import BlockKV, KVSlots
 from workers.proposers.base import NO_TREES, Proposal
 from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
-from workers.proposers.growth import Growth, growths_of, proposal_of
+from workers.proposers.growth import Growth, branch_all, growths_of, proposal_of
 from workers.sequence import Sequence
+from workers.step_layout import Rows, lay_out, padding
 from workers.token_tree import TokenTree, Trees
+from workers.upload import index
 
 CATCH_UP_CHUNK = 128
 
@@ -149,9 +151,10 @@ class EagleProposer:
         front = [(b, ROOT) for b in drafts]
         level = 0
         while front:
-            for (b, node), output, row in zip(front, outputs, logits, strict=True):
+            for (b, node), output in zip(front, outputs, strict=True):
                 drafts[b].outputs[node] = output
-                drafts[b].growth.branch(node, row[None], self._vocabulary, self._target_vocab)
+            places = [(drafts[b].growth, node, row[None]) for (b, node), row in zip(front, logits, strict=True)]
+            branch_all(places, self._vocabulary, self._target_vocab)
             front, outputs, logits = self._level(drafts, level, positions)
             level += 1
         return proposal_of(growths, positions)
@@ -188,7 +191,7 @@ class EagleProposer:
         if not rows:
             return front, torch.empty(0), torch.empty(0)
         outputs, logits = self._layer(rows, torch.stack(features), fresh)
-        return front, outputs[fresh], logits
+        return front, outputs[index(fresh, outputs.device)], logits
 
     def prime(self, batch: Seq[Sequence]) -> None:
         shape, weight = self._model.shape, self._model.norm.weight
@@ -249,17 +252,16 @@ class EagleProposer:
 
         Also the logits [len(keep), draft vocabulary] of the rows in `keep`.
         """
-        layout = lay_out(rows, self._sizes, feature.device)
+        layout = lay_out(rows, keep, self._sizes).to(feature.device)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
         cache = SlotCache(self._kv, layout)
         if self._graph is not None:
-            kept = torch.tensor([*keep, *[keep[0]] * padding(len(keep))], device=feature.device)
             attention = partial(keep_and_attend, cache)
-            logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], kept)
+            logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], layout.kept)
             return outputs[0, : layout.num_rows], logits[0, : len(keep)]
         feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
         attended = keep_and_attend(cache, 0, q, keys.k, keys.v)
         outputs = self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
-        return outputs, self._model.logits(outputs[list(keep)], self._head)
+        return outputs, self._model.logits(outputs[layout.kept[: len(keep)]], self._head)

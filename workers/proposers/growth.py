@@ -9,13 +9,21 @@ from dataclasses import replace
 import torch
 
 from workers.proposers.base import Proposal
-from workers.proposers.draws import NoiseRows, draft_children, largest, over_target_vocabulary, takes_largest
+from workers.proposers.draws import (
+    Draw,
+    NoiseRows,
+    draw_children,
+    largest,
+    over_target_vocabulary,
+    read_tokens,
+    takes_largest,
+)
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, chain_of
 
 
 class Growth:
-    """One sequence's draft; `branch` is to be called for parents before children.
+    """One sequence's draft; `branch_all` is to be called for parents before children.
 
     tokens, logits: of each node its token, and what that was drawn from [1, vocab]; None where nobody will ask.
     """
@@ -27,27 +35,35 @@ class Growth:
         self._noise = noise
         self._takes_largest = takes_largest(sequence)
 
-    def branch(self, node: int, logits: torch.Tensor, vocabulary: torch.Tensor | None = None, vocab: int = 0) -> None:
-        """Take the children of `node` (ROOT: the first level) from logits [1, n].
-
-        vocabulary: [n] int64, the ascending ids of the target's `vocab` that they are of; None where they are of all.
-        """
-        children = self.tree.children[node + 1]
-        if not children:
-            return
-        limited = None
+    def draw(self, node: int, logits: torch.Tensor, vocabulary: torch.Tensor | None, vocab: int) -> Draw:
+        """The children of `node`, which has some (ROOT: the first level); the rest as `branch_all` has it."""
+        count = len(self.tree.children[node + 1])
         if self._takes_largest:
             # Rows as long as the target's vocabulary would be half of what a small drafter costs.
-            tokens = largest(logits, len(children))
-            if vocabulary is not None:
-                tokens = vocabulary[tokens].tolist()
-        else:
-            if vocabulary is not None:
-                logits = over_target_vocabulary(logits.float(), vocabulary, vocab)
-            path = [self.tokens[n] for n in self.tree.path(node)]
-            tokens, limited = draft_children(logits, self.sequence, path, len(children), self._noise)
-        for child, token in zip(children, tokens, strict=True):
+            index = largest(logits, count)
+            return Draw(index if vocabulary is None else vocabulary[index], None)
+        if vocabulary is not None:
+            logits = over_target_vocabulary(logits.float(), vocabulary, vocab)
+        path = [self.tokens[n] for n in self.tree.path(node)]
+        return draw_children(logits, self.sequence, path, count, self._noise)
+
+    def take(self, node: int, tokens: Seq[int], limited: torch.Tensor | None) -> None:
+        """Have the children of `node` as they were drawn."""
+        for child, token in zip(self.tree.children[node + 1], tokens, strict=True):
             self.tokens[child], self.logits[child] = token, limited
+
+
+def branch_all(
+    places: Seq[tuple[Growth, int, torch.Tensor]], vocabulary: torch.Tensor | None = None, vocab: int = 0
+) -> None:
+    """Take the children of a node of each growth from logits [1, n]: one transfer from the device for all.
+
+    vocabulary: [n] int64, the ascending ids of the target's `vocab` that logits are of; None where they are of all.
+    """
+    branching = [place for place in places if place[0].tree.children[place[1] + 1]]
+    draws = [growth.draw(node, logits, vocabulary, vocab) for growth, node, logits in branching]
+    for (growth, node, _), draw, tokens in zip(branching, draws, read_tokens(draws), strict=True):
+        growth.take(node, tokens, draw.limited)
 
 
 def growths_of(

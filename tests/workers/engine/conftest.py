@@ -22,7 +22,7 @@ from controlplane.model_label import Quantization
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from kernels.launch import Backend
 from kernels.verify import Rule
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.engine import Engine
 from workers.kv_cache import blocks_for
 from workers.meter import Meter
@@ -34,13 +34,14 @@ from workers.proposers.combined import NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape
-from workers.proposers.growth import growths_of, proposal_of
+from workers.proposers.growth import branch_all, growths_of, proposal_of
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams, TokenLogprob
 from workers.shadow import ShadowDrafts
+from workers.step_layout import Rows
 from workers.target import Target
 from workers.token_tree import TokenTree, Trees, read_trees
 from workers.verifier import Verifier
@@ -225,7 +226,8 @@ class PathDrafter(NoFeatures):
                     path = [growth.tokens[n] for n in growth.tree.path(node)]
                     text = [*growth.sequence.token_ids, *path]
                     blocks = range(1, 1 + blocks_for(len(text)))
-                    growth.branch(node, self._runner.forward([Rows(blocks, 0, text)], [len(text) - 1]))
+                    logits = self._runner.forward([Rows(blocks, 0, text)], [len(text) - 1])
+                    branch_all([(growth, node, logits)])
         return proposal_of(growths, [len(growth.tokens) for growth in growths])
 
     def prime(self, batch: Sequence[Any]) -> None:

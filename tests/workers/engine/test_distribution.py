@@ -113,7 +113,7 @@ def test_a_broken_rule_of_trees_is_noticed(make_engine, ask, drain, own_logits, 
 def the_best_children_are_drafted(monkeypatch):
     """Instead of children drawn from the distribution that is handed to the verifier."""
 
-    def best(self, sequence, depth, vocab):
+    def best(self, sequence, depth, vocab, device):
         return torch.zeros(vocab)
 
     monkeypatch.setattr("workers.proposers.draws.NoiseRows.of", best)

@@ -9,10 +9,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.model_support import UnsupportedModel, context_limit
 from workers.proposers.draft_model import DraftModelProposer
+from workers.step_layout import Rows
 from workers.target import Target
 
 VOCAB = 64
@@ -54,6 +54,7 @@ FAMILIES = {
         query_pre_attn_scalar=16,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "gemma2_window_cap": lambda: config("Gemma2", head_dim=16, sliding_window=WINDOW, attn_logit_softcapping=2.0),
     "olmo2": lambda: config("Olmo2"),
     "smollm3": lambda: config("SmolLM3"),
     "qwen3_moe": lambda: config("Qwen3Moe", head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
@@ -80,7 +81,6 @@ REFUSED = {
         lambda: config("Llama4Text", attention_chunk_size=WINDOW, num_local_experts=2, head_dim=8),
         "layers of kind chunked_attention",
     ),
-    "gemma2": (lambda: config("Gemma2", head_dim=16, sliding_window=WINDOW), "'softcap'"),
     "gpt_oss": (lambda: config("GptOss", num_local_experts=4, sliding_window=WINDOW, head_dim=8), "'s_aux'"),
     "bloom": (
         lambda: transformers.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),

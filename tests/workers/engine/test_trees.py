@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerFast
 from tests.workers.engine.conftest import PathDrafter, tiny_model
 from workers.api_choice import ChoiceReader
 from workers.api_responses import speculation_of
-from workers.attention import Rows
 from workers.generation import Outcome
 from workers.kv_cache import blocks_for
 from workers.model_runner import ModelRunner
 from workers.sequence import GrammarSpec
+from workers.step_layout import Rows
 from workers.token_tree import Trees, read_trees
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}
