@@ -8,16 +8,18 @@ sequence now says, so its KV never has a hole.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
+from workers.late_tokens import STAND_IN, LateTokens
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
 from workers.proposers.draws import NoiseRows, draw_children, over_target_vocabulary, read_tokens
+from workers.proposers.growth import may_be_late
 from workers.sequence import Sequence
 from workers.step_layout import Rows
 from workers.token_tree import TokenTree
@@ -45,14 +47,24 @@ def check_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> None:
 
 @dataclass(slots=True)
 class _DraftState:
-    """A sequence's slot in the draft model, and the tokens whose KV it holds: `confirmed` of them for good."""
+    """A sequence's slot in the draft model, and the tokens whose KV it holds: `confirmed` of them for good.
+
+    late: those fed as stand-ins, which begin at fed[late_from].
+    """
 
     slot: int
     fed: list[int] = field(default_factory=list)
     confirmed: int = 0
+    late: LateTokens | None = None
+    late_from: int = 0
 
     def keep_common(self, token_ids: Seq[int]) -> None:
         """Forget what was fed but not committed: from the first rejected draft on, whatever lies behind it."""
+        if self.late is not None:
+            # The verifier has read them meanwhile.
+            drafted = [self.late.read()[number] for number in self.late.places]
+            self.fed[self.late_from :] = drafted[: len(self.fed) - self.late_from]
+            self.late = None
         n, end = self.confirmed, min(len(self.fed), len(token_ids) - 1)
         while n < end and self.fed[n] == token_ids[n]:
             n += 1
@@ -92,25 +104,49 @@ class DraftModelProposer(NoFeatures):
         drafts: list[list[int]] = [[] for _ in batch]
         logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
         positions, noise = [0] * len(batch), NoiseRows()
+        drawn: list[list[torch.Tensor]] = [[] for _ in batch]  # of chains that are not read
+        is_late = [may_be_late(sequence, self._runner.device) for sequence in batch]
         for depth in range(max(k, default=0)):
             active = [b for b in range(len(batch)) if k[b] > depth]
             if depth == 0:
                 for b in active:
                     positions[b] += self._catch_up(batch[b])
-            rows = []
+            rows: list[Rows] = []
+            late: list[tuple[int, torch.Tensor]] = []
             for b in active:
                 state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
+                if drawn[b]:
+                    late.append((len(rows), drawn[b][-1].clamp(max=self._runner.vocab_size - 1)))
                 rows.append(Rows(self._slots.blocks(state.slot), len(token_ids) - 1, self._embeddable(token_ids[-1:])))
                 state.fed.append(token_ids[-1])
                 positions[b] += 1
-            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
+            tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
+            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows)), late=tokens))
             draws = [
                 draw_children(logits[row : row + 1], batch[b], drafts[b], 1, noise) for row, b in enumerate(active)
             ]
-            for b, draw, tokens in zip(active, draws, read_tokens(draws), strict=True):
-                drafts[b] += tokens
+            read = iter(read_tokens([draw for b, draw in zip(active, draws, strict=True) if not is_late[b]]))
+            for b, draw in zip(active, draws, strict=True):
+                if is_late[b]:
+                    drawn[b].append(draw.tokens)
+                drafts[b] += [STAND_IN] if is_late[b] else next(read)
                 logits_of[b].append(draw.limited)
-        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
+        proposal = Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
+        return self._with_late(proposal, batch, drawn)
+
+    def _with_late(self, proposal: Proposal, batch: Seq[Sequence], drawn: Seq[Seq[torch.Tensor]]) -> Proposal:
+        """The proposal knows its tokens that were not read, and so does each slot that was fed with them."""
+        if not any(drawn):
+            return proposal
+        owners = [b for b, own in enumerate(drawn) for _ in own]
+        places = [proposal.cu_draft[b] + i for b, own in enumerate(drawn) for i in range(len(own))]
+        late = LateTokens(places, torch.cat([token for own in drawn for token in own]))
+        for b, own in enumerate(drawn):
+            if own:
+                state, first = self._states[batch[b].request.request_id], owners.index(b)
+                state.late = late.at(range(first, first + len(own)))
+                state.late_from = len(batch[b].token_ids)
+        return replace(proposal, late=late)
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:

@@ -8,21 +8,27 @@ from dataclasses import replace
 
 import torch
 
+from workers.late_tokens import STAND_IN, LateTokens
 from workers.proposers.base import Proposal
 from workers.proposers.draws import Draw, NoiseRows, draw_children, read_tokens
+from workers.sampling import looks_back
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, chain_of
+
+CPU = torch.device("cpu")
 
 
 class Growth:
     """One sequence's draft; `branch_all` is to be called for parents before children.
 
-    tokens, logits: of each node its token, and what that was drawn from [1, vocab].
+    tokens, logits: of each node its token, and what that was drawn from [1, vocab]. is_late: it is a chain whose
+    tokens the host does not read; `drawn` has them then, each [1] int64, and tokens their stand-ins.
     """
 
-    def __init__(self, sequence: Sequence, tree: TokenTree, noise: NoiseRows) -> None:
-        self.sequence, self.tree = sequence, tree
-        self.tokens = [0] * len(tree)
+    def __init__(self, sequence: Sequence, tree: TokenTree, noise: NoiseRows, is_late: bool = False) -> None:
+        self.sequence, self.tree, self.is_late = sequence, tree, is_late
+        self.tokens = [STAND_IN] * len(tree)
+        self.drawn: list[torch.Tensor] = []
         self.logits: list[torch.Tensor] = [torch.empty(0)] * len(tree)
         self._noise = noise
 
@@ -38,11 +44,15 @@ class Growth:
 
 
 def branch_all(places: Seq[tuple[Growth, int, torch.Tensor]]) -> None:
-    """Take the children of a node of each growth from logits [1, vocab]: one transfer from the device for all."""
+    """Take the children of a node of each growth from logits [1, vocab]: one transfer from the device, at most."""
     branching = [place for place in places if place[0].tree.children[place[1] + 1]]
     draws = [growth.draw(node, logits) for growth, node, logits in branching]
-    for (growth, node, _), draw, tokens in zip(branching, draws, read_tokens(draws), strict=True):
-        growth.take(node, tokens, draw.limited)
+    looked_at = [draw for (growth, _, _), draw in zip(branching, draws, strict=True) if not growth.is_late]
+    read = iter(read_tokens(looked_at))
+    for (growth, node, _), draw in zip(branching, draws, strict=True):
+        if growth.is_late:
+            growth.drawn.append(draw.tokens)
+        growth.take(node, [STAND_IN] if growth.is_late else next(read), draw.limited)
 
 
 def growths_of(
@@ -51,21 +61,34 @@ def growths_of(
     trees: Seq[TokenTree | None],
     is_ready: Callable[[Sequence], bool],
     deepest: int | None = None,
+    device: torch.device = CPU,
 ) -> list[Growth]:
     """A draft that is to grow for each sequence: of its tree where it has one, else a chain of k.
 
-    deepest: tokens of a chain at most. A sequence that is not ready has none.
+    deepest: tokens of a chain at most. A sequence that is not ready has none. device: where they grow; what need not be
+    read from there is not.
     """
     noise, growths = NoiseRows(), []
     for b, (sequence, n) in enumerate(zip(batch, k, strict=True)):
         length = max(n if deepest is None else min(n, deepest), 0)
         tree = trees[b] if trees and n > 0 else None
-        growths.append(Growth(sequence, (tree or chain_of(length)) if is_ready(sequence) else chain_of(0), noise))
+        tree = (tree or chain_of(length)) if is_ready(sequence) else chain_of(0)
+        growths.append(Growth(sequence, tree, noise, may_be_late(sequence, device) and tree.is_chain))
     return growths
+
+
+def may_be_late(sequence: Sequence, device: torch.device) -> bool:
+    """Whether its chain can be drawn there without a look at it; on a CPU looking costs nothing."""
+    return device.type != "cpu" and not looks_back(sequence)
 
 
 def proposal_of(growths: Seq[Growth], positions: Seq[int]) -> Proposal:
     """What has grown. positions: computed of each sequence."""
     drawn = Proposal.drawn([g.tokens for g in growths], [row for g in growths for row in g.logits], positions)
+    late = [token for g in growths for token in g.drawn]
+    if late:
+        flags = [g.is_late for g in growths for _ in g.tokens]
+        places = [place for place, is_late in enumerate(flags) if is_late]
+        drawn = replace(drawn, late=LateTokens(places, torch.cat(late)))
     trees = tuple(None if g.tree.is_chain else g.tree for g in growths)
     return replace(drawn, trees=trees) if any(tree is not None for tree in trees) else drawn
