@@ -69,11 +69,11 @@ def parts(output: Path, device: str) -> tuple[Part, ...]:
     few = ("--sequences", "2", "--rounds", "1") if is_cpu else ()
     return (
         Part("environment", (python, "-m", "benchmarks.gpu_environment", "--device", device), 20),
-        Part("tests", (*tests, *folders), 120, check=None if is_cpu else lambda: untested(junit)),
+        Part("tests", (*tests, *folders), 150, check=None if is_cpu else lambda: untested(junit)),
         # Steps and decoding before the kernels' timing: what must be right comes before what should be fast.
-        *(Part(f"steps-{dtype}", (*steps, "--dtype", dtype, *few), 30) for dtype in DTYPES),
-        *(Part(f"decode-{dtype}", (*decode, "--dtype", dtype, *small), 40, interpreted) for dtype in DTYPES),
-        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 120, interpreted),
+        *(Part(f"steps-{dtype}", (*steps, "--dtype", dtype, *few), 25) for dtype in DTYPES),
+        *(Part(f"decode-{dtype}", (*decode, "--dtype", dtype, *small), 35, interpreted) for dtype in DTYPES),
+        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 115, interpreted),
     )
 
 

@@ -34,6 +34,7 @@ from benchmarks.kernels import machine
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from kernels.launch import Backend
+from workers.batch_invariance import install, remove
 from workers.build import DTYPES, build_engine
 from workers.engine import Engine
 from workers.plan_client import constant_plan
@@ -130,6 +131,7 @@ class Arms:
         return self._transformers(mode) if arm == THEIRS else self._kadence(arm, mode)
 
     def _transformers(self, mode: Mode) -> Run:
+        remove()  # its own products, not ours
         input_ids = torch.tensor(self._prompts, device=self.device)
         started = time.perf_counter()
         output = self._theirs.generate(
@@ -144,6 +146,7 @@ class Arms:
         return Run(THEIRS, mode, tuple(tuple(_until_end(text)) for text in texts), seconds)
 
     def _kadence(self, arm: str, mode: Mode) -> Run:
+        install(torch.device(self.device))
         engine, self._runs = self._engines[arm], self._runs + 1
         names = [f"{self._runs}-{i}" for i in range(len(self._prompts))]
         found: dict[str, list[int]] = {name: [] for name in names}

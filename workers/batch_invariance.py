@@ -38,6 +38,12 @@ def install(device: torch.device, backend: Backend = "auto") -> bool:
     return True
 
 
+def remove() -> None:
+    """Have the libraries' own again: for what is to be compared with them."""
+    while _installed:
+        _installed.pop()._destroy()
+
+
 def _mm(backend: Backend, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.dtype not in STATE_TYPES:
         return torch.bmm(a[None], b[None])[0]  # not replaced

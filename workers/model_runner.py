@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ from workers.compiled.graph import CompiledGraph
 from workers.compiled.model_form import ModelForm
 from workers.compiled.quantization import QuantizationError, in_int8
 from workers.first_line import first_line
-from workers.kv_budget import kv_blocks
+from workers.kv_budget import kv_blocks, kv_bytes, kv_heads_of
 from workers.kv_cache import BlockKV, blocks_for
+from workers.late_tokens import LateTokens
 from workers.model_support import (
     UnsupportedModel,
     cache_argument,
@@ -27,8 +29,6 @@ from workers.model_support import (
     check_windows,
     context_limit,
     end_token_ids,
-    kv_bytes,
-    kv_heads_of,
 )
 from workers.step_graphs import CudaGraphs, Recorder, StepGraphs, StepShape
 from workers.step_layout import Rows, StepLayout, lay_out
@@ -38,7 +38,7 @@ class _Output(NamedTuple):
     """logits: [kept rows, vocab]. hidden_states: [1, rows, hidden] of the embedding and of every layer. All padded."""
 
     logits: torch.Tensor
-    hidden_states: Sequence[torch.Tensor]
+    hidden_states: Seq[torch.Tensor]
 
 
 class ModelRunner:
@@ -79,6 +79,7 @@ class ModelRunner:
         self._model = model.train(False)
         self._graph: CompiledGraph | None = None
         self._steps: StepGraphs | None = None
+        self._recorded_layers: tuple[int, ...] = ()
         self._has_eager = True
 
     @classmethod
@@ -172,7 +173,7 @@ class ModelRunner:
     def form(self) -> Form:
         return ModelForm(self._model, self._cache_argument, self._bank)
 
-    def tried_inputs(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    def tried_inputs(self, numbers: Seq[int]) -> tuple[torch.Tensor, ...]:
         rows = torch.tensor(list(numbers), device=self.device)
         token_ids = (7 * rows + 3) % min(self.vocab_size, 997)
         return self._model.get_input_embeddings()(token_ids)[None], rows[None], torch.arange(len(rows))
@@ -196,18 +197,14 @@ class ModelRunner:
 
     @torch.inference_mode()
     def record(
-        self,
-        shapes: Iterable[StepShape],
-        layers: Sequence[int] = (),
-        trees: bool = False,
-        recorder: Recorder | None = None,
+        self, shapes: Iterable[StepShape], layers: Seq[int] = (), trees: bool = False, recorder: Recorder | None = None
     ) -> tuple[StepShape, ...]:
         """Record steps of these shapes, to be replayed by whichever forward fits one; which there are from now on.
 
         layers: whose features those forwards will be asked for. trees: whether they may have any. recorder: CUDA graphs
         where None. Raises RuntimeError with the reason where a step cannot be recorded; all forwards are then eager.
         """
-        self._steps = None
+        self._steps, self._recorded_layers = None, tuple(layers)
         if self._sizes is not None:
             raise RuntimeError("its attention gathers keys, as many as a step's longest text needs")
         if self._graph is not None:
@@ -221,33 +218,37 @@ class ModelRunner:
         return self._steps.shapes
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Rows], keep: Sequence[int], eager: bool = False) -> torch.Tensor:
+    def forward(
+        self, rows: Seq[Rows], keep: Seq[int], eager: bool = False, late: LateTokens | None = None
+    ) -> torch.Tensor:
         """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`.
 
-        eager: though it is compiled or recorded, for a text that began so.
+        eager: though it is compiled or recorded, for a text that began so. late: tokens of rows that have stand-ins.
         """
-        return self._logits_and_features(rows, keep, (), eager)[0]
+        return self._logits_and_features(rows, keep, (), eager, late)[0]
 
     @torch.inference_mode()
     def forward_with_features(
-        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int], eager: bool = False
+        self, rows: Seq[Rows], keep: Seq[int], layers: Seq[int], eager: bool = False, late: LateTokens | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `forward`, and the outputs [rows, layers, hidden] of those decoder layers (1-based) at every row."""
-        logits, features = self._logits_and_features(rows, keep, layers, eager)
+        logits, features = self._logits_and_features(rows, keep, layers, eager, late)
         assert features is not None
         return logits, features
 
     def _logits_and_features(
-        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int], eager: bool
+        self, rows: Seq[Rows], keep: Seq[int], layers: Seq[int], eager: bool, late: LateTokens | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if self._steps is not None and not eager and (shape := self._steps.fit(rows, keep)) is not None:
-            return self._steps.run(rows, shape)
+        may_replay = not eager and tuple(layers) in ((), self._recorded_layers)
+        if may_replay and self._steps is not None and (shape := self._steps.fit(rows, keep)) is not None:
+            return self._steps.run(rows, shape, late)
         layout = lay_out(rows, keep, self._sizes).to(self.device)
+        layout.put(late)
         logits, features = self._step(layout, layers, eager)
         return logits[: len(keep)], features
 
     def _step(
-        self, layout: StepLayout, layers: Sequence[int], eager: bool = False
+        self, layout: StepLayout, layers: Seq[int], eager: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Logits [kept, vocab] and features [rows, layers, hidden] of a forward, which are kept with the KV."""
         out = self._run(SlotCache(self.kv, layout), bool(layers), eager)

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from transformers import PretrainedConfig
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -80,20 +79,6 @@ def _rotary(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def end_token_ids(eos: int | list[int] | None) -> frozenset[int]:
     return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
-
-
-def kv_heads_of(config: PretrainedConfig) -> tuple[int, int]:
-    """Key-value heads of a layer, and their size; config: of the text model."""
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
-
-
-def kv_bytes(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Of one token, in all layers."""
-    config = config.get_text_config()
-    kv_heads, head_dim = kv_heads_of(config)
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
 
 
 def cache_argument(model_class: type) -> str:

@@ -45,6 +45,11 @@ def has_wishes(sequence: Sequence) -> bool:
     )
 
 
+def looks_back(sequence: Sequence) -> bool:
+    """Whether what becomes of a row depends on which tokens were drafted before it, and not only on how many."""
+    return sequence.grammar is not None or has_penalties(sequence.request.sampling)
+
+
 def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
     """Mask [rows, vocab] outside top-k, outside the nucleus of top-p, and what is too unlikely for min-p.
 

@@ -16,6 +16,7 @@ import torch
 
 from kernels.attention.ancestors import words_for
 from workers.kv_cache import NULL_BLOCK, blocks_for
+from workers.late_tokens import LateTokens
 from workers.step_layout import Bounds, Rows, StepLayout, lay_out, padding
 from workers.upload import Packing
 
@@ -100,10 +101,11 @@ class CudaGraphs:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """packing, tables: of its inputs [bytes] uint8 on the device. bounds: they were made for."""
+    """packing, tables: of its inputs [bytes] uint8 on the device; layout: over these. bounds: they were made for."""
 
     packing: Packing
     tables: torch.Tensor
+    layout: StepLayout
     bounds: Bounds
     replay: Callable[[], Any]
 
@@ -148,11 +150,14 @@ class StepGraphs:
         fitting = (s for s in self._shapes if s.sequences >= len(rows) and s.k + 1 >= longest)
         return next((s for s in fitting if self._recordings[s].bounds.words or not has_tree), None)
 
-    def run(self, rows: Sequence[Rows], shape: StepShape) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute `rows` by the recording of a shape that they fit; copies of what it gave of them."""
+    def run(
+        self, rows: Sequence[Rows], shape: StepShape, late: LateTokens | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute `rows` by the recording of a shape that they fit; copies of what it gave of them. late: of rows."""
         recording = self._recordings[shape]
         tables = lay_out(padded(rows, shape), range(shape.rows), None, recording.bounds).tables
         recording.tables.copy_(recording.packing.filled(tables, self._device), non_blocking=True)
+        recording.layout.put(late)
         recording.replay()
         assert self._outputs is not None
         logits, features = self._outputs
@@ -177,4 +182,4 @@ class StepGraphs:
                 if out is not None and found is not None:
                     out[: shape.rows].copy_(found)
 
-        return _Recording(packing, tables, bounds, recorder.record(compute))
+        return _Recording(packing, tables, layout, bounds, recorder.record(compute))

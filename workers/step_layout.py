@@ -16,6 +16,7 @@ import torch
 from kernels.attention import ancestor_words, depths_of
 from workers.gathered_attention import Gathering
 from workers.kv_cache import BLOCK_SIZE, NULL_BLOCK, blocks_for
+from workers.late_tokens import LateTokens
 from workers.upload import upload
 
 ROW_STEP = 4
@@ -94,6 +95,16 @@ class StepLayout:
     def to(self, device: torch.device) -> StepLayout:
         """From the host to `device`, by one copy; on a CPU the same."""
         return self if device.type == "cpu" else self.with_tables(upload(self.tables, device))
+
+    def put(self, late: LateTokens | None) -> None:
+        """Have tokens that the host does not know at their rows, by number; padding rows follow the first row."""
+        if late is None:
+            return
+        more = range(self.num_rows, len(self.token_ids))
+        if more and 0 in late.places:
+            first = late.tokens[late.places.index(0)].expand(len(more))
+            late = late.at([*late.places, *more], torch.cat((late.tokens, first)))
+        late.put(self.token_ids)
 
 
 _TABLES = (

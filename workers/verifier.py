@@ -11,6 +11,7 @@ import torch
 from kernels.launch import Backend
 from kernels.verify import GREEDY_BELOW, Rule, Verdict, gumbel_noise, native_noise, verify_chain
 from kernels.verify_tree import TreeVerdict, verify_tree
+from workers.late_tokens import LateTokens
 from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
 from workers.sampling import is_greedy, restrict_batch
@@ -65,7 +66,7 @@ class Verifier:
         known = verdict.num_accepted.tolist() if verdict.num_accepted.is_cpu else None
         num_top = [s.request.sampling.logprobs for s in sequences]
         rows = RowsToMeasure.of(num_top, rows_of, known, verdict.token_ids.shape[1])
-        found = _to_host(verdict, rows.measure(score.logits, verdict.token_ids, nodes))
+        found = _to_host(verdict, rows.measure(score.logits, verdict.token_ids, nodes), proposal.late)
         has_draft_logits = proposal.draft_logits is not None
         accepted = []
         for b, (start, end) in enumerate(pairwise(score.cu_draft)):
@@ -90,6 +91,8 @@ class Verifier:
     ) -> Verdict:
         cu_draft = torch.tensor(score.cu_draft, dtype=torch.int32)
         token_ids, cu_draft, *modes = upload([proposal.draft_token_ids, cu_draft, *_modes(sequences)], logits.device)
+        if proposal.late is not None:
+            proposal.late.put(token_ids)
         max_k = max(z - a for a, z in pairwise(score.cu_draft))
         return verify_chain(
             logits,
@@ -125,6 +128,8 @@ class Verifier:
         token_ids, flat, cu_nodes, *modes = upload(
             [proposal.draft_token_ids, flat, cu_nodes, *_modes(sequences)], logits.device
         )
+        if proposal.late is not None:
+            proposal.late.put(token_ids)
         return verify_tree(
             logits,
             token_ids,
@@ -161,15 +166,18 @@ class _Found:
     measured: torch.Tensor | None
 
 
-def _to_host(verdict: Verdict | TreeVerdict, measured: torch.Tensor | None) -> _Found:
-    """By one transfer."""
+def _to_host(verdict: Verdict | TreeVerdict, measured: torch.Tensor | None, late: LateTokens | None = None) -> _Found:
+    """By one transfer, which brings the late draft tokens along."""
     batch, width = verdict.token_ids.shape
     # Packed as integers of one width, bit for bit: each transfer of its own would stall the device once more.
     parts = [verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap)]
     if isinstance(verdict, TreeVerdict):
         parts += [verdict.accepted_nodes.flatten().to(torch.int64), verdict.num_examined.flatten().to(torch.int64)]
     parts += [] if measured is None else [measured.flatten()]
+    parts += [] if late is None else [late.tokens]
     num_accepted, token_ids, overlap, *rest = torch.cat(parts).cpu().split([len(part) for part in parts])
+    if late is not None:
+        late.resolve(rest.pop().tolist())
     is_tree = isinstance(verdict, TreeVerdict)
     nodes, tried = [part.view(batch, width - 1).tolist() for part in rest[:2]] if is_tree else ([], [])
     return _Found(

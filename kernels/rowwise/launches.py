@@ -23,7 +23,9 @@ ENOUGH_BLOCKS = 256
 """Blocks of columns that fill a chip without splits; a layer with fewer is split over its inputs."""
 WARPS, MEAN_WARPS = 8, 4
 HALF_STAGES, FULL_STAGES = 3, 2
-MERGE_COLUMNS = MEAN_BLOCK = 1024
+MERGE_COLUMNS = 1024
+FULL_MEAN_BLOCK, HALF_MEAN_BLOCK = 1024, 2048
+"""Elements of a row that its mean takes in at a time."""
 
 
 def tile(dtype: torch.dtype) -> Mapping[str, int]:
@@ -75,7 +77,7 @@ def mean_launch(dtype: torch.dtype) -> Launch:
         name=f"row_mean/{name}",
         kernel=mean_kernel,
         pointers={"out_ptr": pointer, "row_ptr": pointer},
-        constants={"BLOCK": MEAN_BLOCK},
+        constants={"BLOCK": FULL_MEAN_BLOCK if dtype == torch.float32 else HALF_MEAN_BLOCK},
         num_warps=MEAN_WARPS,
         divisible_by_16=("out_ptr", "row_ptr", "row_stride", "size"),
     )

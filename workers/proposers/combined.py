@@ -63,9 +63,12 @@ class NGramFirstProposer:
 
 def _merged(found: Proposal, drawn: Proposal) -> Proposal:
     """One proposal of two, of which at most one drafts for each sequence; `found` is deterministic."""
-    tokens = [found.tokens(b) or drawn.tokens(b) for b in range(len(found.cu_draft) - 1)]
+    tokens = [found.tokens(b) or drawn.stand_ins(b) for b in range(len(found.cu_draft) - 1)]
     trees = tuple(None if found.k(b) else tree for b, tree in enumerate(drawn.trees))
     merged = replace(Proposal.of(tokens), positions=drawn.positions, predicted=found.predicted, trees=trees)
+    if drawn.late is not None:
+        moved = [place for b in range(len(tokens)) if not found.k(b) for place in _range_of(merged, b)]
+        merged = replace(merged, late=drawn.late.at([moved[place] for place in drawn.late.places]))
     logits = drawn.draft_logits
     if logits is None or not len(found.draft_token_ids):
         return replace(merged, draft_logits=logits)
@@ -77,3 +80,8 @@ def _merged(found: Proposal, drawn: Proposal) -> Proposal:
     rows[drawn_rows] = logits
     rows[certain, certain_ids] = 0.0
     return replace(merged, draft_logits=rows)
+
+
+def _range_of(proposal: Proposal, b: int) -> range:
+    """The draft tokens of sequence b among all."""
+    return range(proposal.cu_draft[b], proposal.cu_draft[b + 1])

@@ -24,6 +24,7 @@ from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.kv_cache import BlockKV, KVSlots
+from workers.late_tokens import LateTokens
 from workers.proposers.base import NO_TREES, Proposal
 from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
@@ -142,7 +143,7 @@ class EagleProposer:
 
     @torch.inference_mode()
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        growths, positions = growths_of(batch, k, trees, self._is_ready), [0] * len(batch)
+        growths, positions = growths_of(batch, k, trees, self._is_ready, device=self._head.device), [0] * len(batch)
         drafts = {b: _Draft(self._state(batch[b]), growth) for b, growth in enumerate(growths) if growth.tokens}
         outputs, logits = self._catch_up([batch[b] for b in drafts]) if drafts else (torch.empty(0),) * 2
         for b, draft in drafts.items():
@@ -171,6 +172,7 @@ class EagleProposer:
         rows: list[Rows] = []
         features: list[torch.Tensor] = []
         fresh: list[int] = []  # the front's among all rows
+        late: list[tuple[int, torch.Tensor]] = []
         for b, draft in drafts.items():
             growth, tree, start = draft.growth, draft.growth.tree, len(draft.growth.sequence.token_ids) - 1
             blocks, nodes, parents = self._blocks(draft.state), tree.to_level(level), None
@@ -185,12 +187,15 @@ class EagleProposer:
                 if tree.depths[node] == level:
                     fresh.append(len(features))
                     front.append((b, node))
+                if growth.is_late:
+                    late.append((len(features), growth.drawn[node]))
                 features.append(draft.outputs[tree.parents[node]])
             rows.append(Rows(blocks, start, [growth.tokens[node] for node in nodes], parents))
             positions[b] += len(nodes)
         if not rows:
             return front, torch.empty(0), torch.empty(0)
-        outputs, logits = self._layer(rows, torch.stack(features), fresh)
+        tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
+        outputs, logits = self._layer(rows, torch.stack(features), fresh, tokens)
         return front, outputs[index(fresh, outputs.device)], logits
 
     def prime(self, batch: Seq[Sequence]) -> None:
@@ -247,12 +252,15 @@ class EagleProposer:
         self._graph.bank.choose()
         return packed_linear(features.flatten(-2), [self._reducing], [self._model.shape.hidden])
 
-    def _layer(self, rows: list[Rows], feature: torch.Tensor, keep: Seq[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _layer(
+        self, rows: list[Rows], feature: torch.Tensor, keep: Seq[int], late: LateTokens | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's outputs [rows, hidden] for the rows' tokens with `feature` [rows, hidden]; writes their KV.
 
-        Also the logits [len(keep), draft vocabulary] of the rows in `keep`.
+        Also the logits [len(keep), draft vocabulary] of the rows in `keep`. late: tokens of rows.
         """
         layout = lay_out(rows, keep, self._sizes).to(feature.device)
+        layout.put(late)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
         cache = SlotCache(self._kv, layout)

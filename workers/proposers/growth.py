@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from workers.late_tokens import STAND_IN, LateTokens
 from workers.proposers.base import Proposal
 from workers.proposers.draws import (
     Draw,
@@ -18,19 +19,25 @@ from workers.proposers.draws import (
     read_tokens,
     takes_largest,
 )
+from workers.sampling import looks_back
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, chain_of
+
+CPU = torch.device("cpu")
 
 
 class Growth:
     """One sequence's draft; `branch_all` is to be called for parents before children.
 
     tokens, logits: of each node its token, and what that was drawn from [1, vocab]; None where nobody will ask.
+    is_late: it is a chain whose tokens the host does not read; `drawn` has them then, each [1] int64, and tokens their
+    stand-ins.
     """
 
-    def __init__(self, sequence: Sequence, tree: TokenTree, noise: NoiseRows) -> None:
-        self.sequence, self.tree = sequence, tree
-        self.tokens = [0] * len(tree)
+    def __init__(self, sequence: Sequence, tree: TokenTree, noise: NoiseRows, is_late: bool = False) -> None:
+        self.sequence, self.tree, self.is_late = sequence, tree, is_late
+        self.tokens = [STAND_IN] * len(tree)
+        self.drawn: list[torch.Tensor] = []
         self.logits: list[torch.Tensor | None] = [None] * len(tree)
         self._noise = noise
         self._takes_largest = takes_largest(sequence)
@@ -56,14 +63,18 @@ class Growth:
 def branch_all(
     places: Seq[tuple[Growth, int, torch.Tensor]], vocabulary: torch.Tensor | None = None, vocab: int = 0
 ) -> None:
-    """Take the children of a node of each growth from logits [1, n]: one transfer from the device for all.
+    """Take the children of a node of each growth from logits [1, n]: one transfer from the device, at most.
 
     vocabulary: [n] int64, the ascending ids of the target's `vocab` that logits are of; None where they are of all.
     """
     branching = [place for place in places if place[0].tree.children[place[1] + 1]]
     draws = [growth.draw(node, logits, vocabulary, vocab) for growth, node, logits in branching]
-    for (growth, node, _), draw, tokens in zip(branching, draws, read_tokens(draws), strict=True):
-        growth.take(node, tokens, draw.limited)
+    looked_at = [draw for (growth, _, _), draw in zip(branching, draws, strict=True) if not growth.is_late]
+    read = iter(read_tokens(looked_at))
+    for (growth, node, _), draw in zip(branching, draws, strict=True):
+        if growth.is_late:
+            growth.drawn.append(draw.tokens)
+        growth.take(node, [STAND_IN] if growth.is_late else next(read), draw.limited)
 
 
 def growths_of(
@@ -72,17 +83,25 @@ def growths_of(
     trees: Seq[TokenTree | None],
     is_ready: Callable[[Sequence], bool],
     deepest: int | None = None,
+    device: torch.device = CPU,
 ) -> list[Growth]:
     """A draft that is to grow for each sequence: of its tree where it has one, else a chain of k.
 
-    deepest: tokens of a chain at most. A sequence that is not ready has none.
+    deepest: tokens of a chain at most. A sequence that is not ready has none. device: where they grow; what need not be
+    read from there is not.
     """
     noise, growths = NoiseRows(), []
     for b, (sequence, n) in enumerate(zip(batch, k, strict=True)):
         length = max(n if deepest is None else min(n, deepest), 0)
         tree = trees[b] if trees and n > 0 else None
-        growths.append(Growth(sequence, (tree or chain_of(length)) if is_ready(sequence) else chain_of(0), noise))
+        tree = (tree or chain_of(length)) if is_ready(sequence) else chain_of(0)
+        growths.append(Growth(sequence, tree, noise, may_be_late(sequence, device) and tree.is_chain))
     return growths
+
+
+def may_be_late(sequence: Sequence, device: torch.device) -> bool:
+    """Whether its chain can be drawn there without a look at it; on a CPU looking costs nothing."""
+    return device.type != "cpu" and not looks_back(sequence)
 
 
 def proposal_of(growths: Seq[Growth], positions: Seq[int]) -> Proposal:
@@ -91,5 +110,10 @@ def proposal_of(growths: Seq[Growth], positions: Seq[int]) -> Proposal:
     known = next((row for row in rows if row is not None), None)
     drawn = [] if known is None else [torch.zeros_like(known) if row is None else row for row in rows]
     proposal = Proposal.drawn([growth.tokens for growth in growths], drawn, positions)
+    late = [token for growth in growths for token in growth.drawn]
+    if late:
+        flags = [growth.is_late for growth in growths for _ in growth.tokens]
+        places = [place for place, is_late in enumerate(flags) if is_late]
+        proposal = replace(proposal, late=LateTokens(places, torch.cat(late)))
     trees = tuple(None if growth.tree.is_chain else growth.tree for growth in growths)
     return replace(proposal, trees=trees) if any(tree is not None for tree in trees) else proposal

@@ -93,7 +93,7 @@ class MedusaProposer:
 
     @torch.inference_mode()
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        growths = growths_of(batch, k, trees, self._is_ready, self._num_heads)
+        growths = growths_of(batch, k, trees, self._is_ready, self._num_heads, self._head.device)
         active = [growth for growth in growths if growth.tokens]
         if active:
             hidden = torch.stack([self._known[growth.sequence.request.request_id].last for growth in active])

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from tests.workers.engine.conftest import tiny_model
-from workers.batch_invariance import install
+from workers.batch_invariance import install, remove
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.step_layout import Rows
@@ -86,7 +86,13 @@ def run_interpreted() -> None:
     logits = {name: own_logits(name) for name in MODELS}
     wide = torch.arange(12.0, dtype=torch.float64).view(3, 4)
     others = [(wide @ wide.T).tolist(), wide.mean((0, 1)).item(), torch.addmm(wide, wide, wide.T @ wide).tolist()]
-    print(json.dumps({"differing": differences, "logits": logits, "launched": sorted(launched), "others": others}))
+    ran = sorted(launched)
+    remove()
+    launched.clear()
+    own_logits("Llama")
+    print(json.dumps({
+        "differing": differences, "logits": logits, "launched": ran, "others": others, "later": sorted(launched),
+    }))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +120,10 @@ def test_a_model_says_what_it_said(replaced, name) -> None:
 
 def test_the_products_and_means_really_were_replaced(replaced) -> None:
     assert {"linear_kernel", "mean_kernel"} <= set(replaced["launched"])
+
+
+def test_the_libraries_own_come_back(replaced) -> None:
+    assert replaced["later"] == []
 
 
 def test_what_the_kernels_do_not_compute_is_as_it_was(replaced) -> None:

@@ -1,4 +1,4 @@
-"""On a device the host waits once a step, for the verdict, and once for each level of what a drafter of weights drafts.
+"""On a device the host waits once a step, for the verdict, whoever drafts.
 
 Nothing of that can be timed on a CPU. The engine runs over tensors that say they are on another device
 (tracked_device.py), and what a GPU would wait for is counted. Its kernels run as they are: that they read nothing back
@@ -17,7 +17,7 @@ import workers.proposers.draws
 import workers.target
 import workers.verifier
 from tests.workers.engine.conftest import TREES
-from tests.workers.engine.tracked_device import DEVICE, kernel, move, moved, tracked, tracking
+from tests.workers.engine.tracked_device import DEVICE, kernel, move, moved, real_of, tracked, tracking
 from workers.attention import IMPLEMENTATION
 from workers.model_runner import ModelRunner
 from workers.proposers.eagle import EagleProposer
@@ -58,7 +58,7 @@ def to_device(engine) -> None:
         runner.device = DEVICE
         runner.kv.keys, runner.kv.values = moved(runner.kv.keys), moved(runner.kv.values)
         runner.kv.features = tracked(runner.kv.features)
-    drafter = engine.proposer
+    drafter = getattr(engine.proposer, "_second", engine.proposer)
     if isinstance(drafter, EagleProposer):
         move(drafter._model)
         drafter._kv.keys, drafter._kv.values = moved(drafter._kv.keys), moved(drafter._kv.values)
@@ -74,15 +74,27 @@ def to_device(engine) -> None:
 
 
 @pytest.fixture
-def step(make_engine, ask, prompts, device):
-    """What one decoding step of three sequences waits for and copies, and the engine after it."""
+def started(make_engine, ask, prompts, monkeypatch):
+    """An engine with three requests, amid their answers; what is not seeded has one seed."""
+    monkeypatch.setattr("workers.engine.secrets.randbits", lambda _: 11)
 
-    def traffic(k, proposer, *, is_recorded=False, trees=None, newcomer=(), **sampling):
+    def make(k, proposer, trees=None, **sampling):
         engine = make_engine(k, proposer, slots=4, eos=(), hidden=HIDDEN, trees=trees or {}, prefix_cache=False)
         for i, prompt in enumerate(prompts[4:7]):
             engine.submit(ask(prompt, f"{i}", max_tokens=40, **sampling))
         for _ in range(3):
             engine.step()
+        return engine
+
+    return make
+
+
+@pytest.fixture
+def step(started, ask, device):
+    """What decoding steps wait for and copy, one of them unless told otherwise."""
+
+    def traffic(k, proposer, *, steps=1, is_recorded=False, trees=None, newcomer=(), **sampling):
+        engine = started(k, proposer, trees, **sampling)
         to_device(engine)
         with tracking() as found:
             if is_recorded:
@@ -91,7 +103,8 @@ def step(make_engine, ask, prompts, device):
                 found.copies = 0
             if newcomer:
                 engine.submit(ask(newcomer, "new", max_tokens=40, **sampling))
-            committed = engine.step()
+            for _ in range(steps):
+                committed = engine.step()
         assert len(committed) == 3 + bool(newcomer)
         return found
 
@@ -116,15 +129,63 @@ def test_a_plain_step_copies_its_tables_at_once_and_the_verifiers_at_once(step, 
     assert step(4, "ngram", is_recorded=is_recorded).copies == 2
 
 
-@pytest.mark.parametrize("wishes", ["greedy", "seeded", "unseeded"])
+CHAINS = ["close", "eagle", "medusa", "ngram+close", "ngram+eagle", "ngram+medusa"]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize("wishes", ["greedy", "seeded", "unseeded", "limited", "biased"])
+@pytest.mark.parametrize("proposer", CHAINS)
+def test_drafts_are_not_waited_for(step, proposer, wishes, is_recorded) -> None:
+    """Nor later: what the drafter was fed with, the verifier has read."""
+    found = step(4, proposer, steps=2, is_recorded=is_recorded, **WISHES[wishes])
+    assert found.waits == ["copied to the host"] * 2
+
+
 @pytest.mark.parametrize(
-    ("proposer", "trees", "levels"),
-    [("close", None, 4), ("eagle", None, 4), ("medusa", None, 3), ("eagle", TREES, 2), ("medusa", TREES, 2)],
-    ids=["draft model", "eagle", "medusa", "tree of eagle", "tree of medusa"],
-)
-def test_a_drafter_of_weights_waits_once_a_level_for_all_sequences(step, proposer, trees, levels, wishes) -> None:
+    ("proposer", "trees", "wishes", "levels"),
+    [
+        ("close", None, "penalised", 4), ("eagle", None, "penalised", 4), ("medusa", None, "penalised", 3),
+        ("eagle", TREES, "greedy", 2), ("medusa", TREES, "unseeded", 2),
+    ],
+)  # fmt: skip
+def test_drafts_that_must_be_read_are_once_a_level_for_all_sequences(step, proposer, trees, wishes, levels) -> None:
+    """Penalties count the drafts before a row, and the rows of a tree are laid out by the host."""
     found = step(4, proposer, trees=trees, **WISHES[wishes])
     assert found.waits == ["copied to the host"] * (levels + 1)
+
+
+@pytest.mark.parametrize("wishes", ["greedy", "seeded", "unseeded", "penalised"])
+@pytest.mark.parametrize("proposer", CHAINS)
+def test_drafts_that_nobody_read_are_those_that_would_have_been(started, device, proposer, wishes) -> None:
+    """Whether they stand or not: tokens, and what they were drawn from."""
+    here, there = (started(4, proposer, **WISHES[wishes]) for _ in range(2))
+    expected = here.proposer.propose(here.scheduler.schedule().decoding, [4, 2, 3])
+    to_device(there)
+    with tracking():
+        found = there.proposer.propose(there.scheduler.schedule().decoding, [4, 2, 3])
+        tokens, logits = [found.tokens(b) for b in range(3)], found.draft_logits
+    assert tokens == [expected.tokens(b) for b in range(3)]
+    assert found.positions == expected.positions
+    if expected.draft_logits is not None:
+        assert torch.equal(real_of(logits), expected.draft_logits)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize("wishes", ["greedy", "seeded", "unseeded", "penalised"])
+@pytest.mark.parametrize("proposer", CHAINS)
+def test_with_drafts_that_nobody_read_the_text_is_the_same(started, device, proposer, wishes, is_recorded) -> None:
+    """And so are the counts of drafts, step by step, and what a drafter computed for them."""
+    here, there = (started(4, proposer, **WISHES[wishes]) for _ in range(2))
+    expected = [[(c.request_id, c.token_ids, c.steps) for c in here.step()] for _ in range(5)]
+    to_device(there)
+    with tracking():
+        if is_recorded:
+            record_steps(there, (0, 4), GraphFree())
+        found = [[(c.request_id, c.token_ids, c.steps) for c in there.step()] for _ in range(5)]
+    assert found == expected
+    here, there = ([s.draft_positions for s in engine._sequences.values()] for engine in (here, there))
+    assert here == there
+    assert any(drafted for chunks in expected for _, _, steps in chunks for drafted, _ in steps)
 
 
 def test_what_waits_is_found() -> None:
