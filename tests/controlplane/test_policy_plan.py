@@ -272,6 +272,15 @@ def test_windows_follow_most_of_their_cohorts_requests() -> None:
     assert (moved.uncertain, moved.share("code", "rest")) == ({"rest": 3}, 1.0)
 
 
+def test_a_request_is_matched_by_the_model_that_was_asked_for_however_its_weights_were_held() -> None:
+    speculation = "speculation: {tuner: fixed, ladder: [0], start: 0, fallback: 0}"
+    rest = f"  - {{name: rest, match: {{}}, {speculation}}}\n"
+    old = parse_policy(f"version: 1\ncohorts:\n{rest}")
+    new = parse_policy(f"version: 1\ncohorts:\n  - {{name: small, match: {{model: [m]}}, {speculation}}}\n{rest}")
+    moved = moves(old, new, [RequestGroup("rest", None, "/v1/completions", "m:int8", 5)])
+    assert moved.requests == {"small": 5}
+
+
 def test_nothing_seen_is_no_change() -> None:
     assert Brought().change is None
     assert percentile(LatencyHistogram(), 0.95) is None

@@ -18,6 +18,7 @@ from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from workers.build import DeviceError, build_engine, build_proposer, check_models, choose_dtype
 from workers.compiled.background import adopt_compiled
+from workers.compiled.quantization import QuantizationError
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
@@ -198,6 +199,27 @@ def test_unseeded_chains_are_verified_by_the_rule_of_the_settings(tmp_path: Path
     assert engine.energy is not None
     engine.energy.stop()
     assert engine.verifier.rule == rule
+
+
+def test_an_engine_with_int8_weights_reports_under_their_label(tmp_path: Path) -> None:
+    settings = load_settings(
+        model=str(tiny_model(tmp_path / "target", 128)), drafter="none", threads=1, max_sequences=2, max_context=128,
+        quantization="int8", compile="off", energy_powercap=str(tmp_path),
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
+    finally:
+        torch.set_num_threads(before)
+    assert engine.energy is not None
+    engine.energy.stop()
+    assert engine.close_window().model == f"{tmp_path / 'target'}:int8"
+
+
+def test_weights_that_cannot_be_held_so_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    settings = load_settings(model=str(tmp_path / "not there"), drafter="none", quantization="int8", dtype="float16")
+    with pytest.raises(QuantizationError, match="set dtype: auto"):
+        check_models(settings)
 
 
 def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rungs(tmp_path: Path) -> None:

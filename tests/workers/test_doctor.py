@@ -99,6 +99,13 @@ def test_no_compiler_is_no_failure_but_said(monkeypatch, settings: Settings, dev
     assert "install g++" in check.fix
 
 
+def test_no_compiler_is_a_failure_where_weights_are_to_be_int8(monkeypatch, settings: Settings) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    check = doctor.check_compiler(settings.model_copy(update={"quantization": "int8"}), "cpu")
+    assert (check.ok, "quantization: int8" in check.detail) == (False, True)
+
+
 def test_the_folder_named_kernels_is_ours() -> None:
     assert doctor.check_kernels().ok
 
