@@ -13,7 +13,7 @@ import typer
 from workers.lazy_group import LazyGroup
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
-    "decode": ("benchmarks.decode:main", "Decoding speed beside transformers, by drafter and K."),
+    "decode": ("benchmarks.decode:main", "Decoding speed beside transformers and llama.cpp, by drafter and K."),
     "control": ("benchmarks.control.command:control", "The controller against simulated traffic: K without a model."),
     "savings": ("benchmarks.savings:savings", "The savings experiment, where the saving is known."),
     "kernels": ("benchmarks.kernels:kernels", "The fused operations against their definitions and against PyTorch."),

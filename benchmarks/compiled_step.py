@@ -82,8 +82,8 @@ def steps(rounds: int) -> Iterable[Figure]:
 
 def step_arms(runners: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Callable[[], float]]]]:
     """Each size of step, and what computes one by each runner and says how many milliseconds it took."""
-    from workers.attention import Rows
     from workers.kv_cache import KVSlots
+    from workers.step_layout import Rows
 
     def forward(runner: Any, rows: list[Any], n: int) -> float:
         started = time.perf_counter()

@@ -1,12 +1,13 @@
-"""Decoding speed on the CPU, one sequence at a time: transformers' `generate`, ours without drafts, ours with some.
+"""Decoding speed on the CPU, one sequence at a time: transformers, llama.cpp, ours without drafts, ours with some.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 kadence bench decode --prompts 2 --max-tokens 96 --rounds 3
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 kadence bench decode --prompts 2 --max-tokens 96 --rounds 3
 
-Greedy, the same model folder, dtype and threads in one process. A run is one whole request: prefill and decoding, ours
-with its detokenising too. The arms take turns on every prompt, in rotating order. Nothing is reported unless our
-text with drafts is our text without them, token for token; equality with transformers' text is counted and shown, not
-demanded, because other kernels may round a near-tie the other way. OMP_WAIT_POLICY and GOMP_SPINCOUNT are what workers
-are served with: they are a column of the results, as are the threads, because they move every figure.
+The same prompts and threads in one process, and but for llama.cpp the same weights and dtype. A run is one whole
+request: prefill and decoding, ours with its detokenising too. The arms take turns on every prompt, in rotating order.
+Nothing is reported unless our text with drafts is our text without them, token for token: greedy, and sampled with a
+seed. Equality with transformers' greedy text is counted and shown, not demanded, because other kernels may round a
+near-tie the other way. OMP_WAIT_POLICY and GOMP_SPINCOUNT are what workers are served with: they are a column of the
+results, as are the threads, because they move every figure.
 """
 
 from __future__ import annotations
@@ -15,40 +16,29 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import structlog
 import torch
 import transformers
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from benchmarks.decode_arms import ARMS, CONTEXT, PLAIN, Decoders, Dtype, Prompt, domain_prompts
-from benchmarks.decode_figures import BASELINE, Row, Run, append_csv, differences, result, rotated, rows_of
+from benchmarks.decode_arms import domain_texts, prompts_of
+from benchmarks.decode_checks import checks_of
+from benchmarks.decode_figures import differences, rows_of
+from benchmarks.decode_load import CONTEXT, Decoders, Dtype, Order, measure
+from benchmarks.decode_result import append_csv, print_tables, result
 from controlplane.settings import load_settings, physical_cores
+from workers.compiled.skeleton import CannotCompile
 
 CPUINFO = Path("/proc/cpuinfo")
 RESULTS = Path(__file__).with_name("decode.csv")
-
-
-def measure(decoders: Decoders, arms: Sequence[str], prompts: Sequence[Prompt], rounds: int) -> list[Run]:
-    """Every arm on every prompt in every round, after one uncounted run of each."""
-    runs = []
-    with _progress(len(arms) * (1 + rounds * len(prompts))) as advance:
-        for arm in arms:
-            decoders.run(arm, prompts[0], 0)
-            advance()
-        for round in range(rounds):
-            for turn, prompt in enumerate(prompts, start=round):
-                for arm in rotated(arms, turn):
-                    runs.append(decoders.run(arm, prompt, round))
-                    advance()
-    return runs
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -67,84 +57,75 @@ def machine(threads: int) -> dict[str, Any]:
     }
 
 
-def print_table(conditions: dict[str, Any], rows: Sequence[Row]) -> None:
-    table = Table(title=", ".join(f"{name} {value}" for name, value in conditions.items()))
-    table.add_column("domain")
-    table.add_column("arm")
-    columns = (
-        "tokens/s",
-        "min-max",
-        "ratio",
-        "min-max",
-        "acceptance length",
-        "repeated 8-grams",
-        "text as transformers'",
-    )
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in rows:
-        speed, ratio = row.tokens_per_s, row.ratio
-        table.add_row(
-            row.domain,
-            row.arm,
-            f"{speed.median:.1f}",
-            f"{speed.min:.1f}-{speed.max:.1f}",
-            "" if ratio is None else f"{ratio.median:.2f}",
-            "" if ratio is None else f"{ratio.min:.2f}-{ratio.max:.2f}",
-            "" if row.acceptance_length is None else f"{row.acceptance_length:.2f}",
-            "" if row.repeated_8grams is None else f"{row.repeated_8grams:.1%}",
-            "" if ratio is None else f"{row.equal_to_transformers:.0%}",
-        )
-    console = Console()
-    # Into a file or a pipe there is no width to fit: keep every column whole.
-    Console(width=None if console.is_terminal else 160).print(table)
-
-
 def main(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts per domain.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=2, max=CONTEXT // 2, help="Tokens per completion, at most.")] = 96,
     rounds: Annotated[int, typer.Option(min=1, help="Times that every arm decodes every prompt.")] = 3,
-    dtype: Annotated[Dtype, typer.Option(help="Of all arms.")] = Dtype.BFLOAT16,
-    model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
-    arm: Annotated[
-        list[str] | None, typer.Option(help="kadence/DRAFTER/K, or that and /chain; again for more. Default: some.")
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(min=0, max=2, help="0 is greedy, others sample with a seed; again for more. Default: 0."),
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every drafter at every K, at temperatures 0 and 0.7.")] = False,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="transformers[/prompt_lookup|/assisted], llama.cpp or kadence/DRAFTER/K[/chain], where K may "
+                     "be adaptive; again for more. Default: some of each."),
+    ] = None,
+    settle_s: Annotated[float, typer.Option(min=0, help="Seconds of uncounted traffic of an adaptive arm.")] = 60.0,
+    dtype: Annotated[Dtype, typer.Option(help="Of all arms but llama.cpp.")] = Dtype.BFLOAT16,
+    model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="What llama.cpp reads. Default: the known model's.")] = None,
     csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Decoding speed of transformers and of Kadence, one sequence at a time, on the CPU."""
-    arms = (BASELINE, PLAIN, *(name for name in arm or ARMS if name not in (BASELINE, PLAIN)))
+) -> None:  # fmt: skip
+    """Decoding speed of transformers, llama.cpp and Kadence, one sequence at a time, on the CPU."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     try:
-        decoders = Decoders(model or load_settings().model, dtype, max_tokens, arms)
-        chosen = domain_prompts(decoders.tokenizer, prompts)
-        runs = measure(decoders, arms, chosen, rounds)
-        rows, unequal = rows_of(runs, arms), differences(runs, PLAIN)
-        conditions = {
-            "date": datetime.now(UTC).date().isoformat(),
-            **machine(decoders.settings.worker_threads),
-            "model": decoders.settings.model,
-            "dtype": dtype.value,
-            "max_tokens": max_tokens,
-            "prompts": prompts,
-            "rounds": rounds,
-        }
-        if not unequal:
-            append_csv(csv, conditions, rows)
-    except (ValueError, OSError) as error:
+        settings = load_settings(
+            model=model, drafter="auto", device="cpu", dtype=dtype.value, max_sequences=1, max_context=CONTEXT,
+            prefix_cache=False,  # the other arms compute every prompt anew
+        )  # fmt: skip
+        texts = domain_texts(prompts)
+        order = Order.of(settings, arm, temperature, gguf, full=full, max_tokens=max_tokens, settle_s=settle_s)
+        with _progress() as on_progress:
+            decoders = Decoders(order)
+            runs = measure(decoders, order, prompts_of(texts, decoders.tokenizer), rounds, on_progress)
+    except (ValueError, OSError, CannotCompile) as error:
         _stop(str(error))
+    unequal = differences(runs)
+    rows, checks = rows_of(runs, order.arms), checks_of(runs, order.arms)
+    conditions = {
+        "date": datetime.now(UTC).date().isoformat(),
+        **machine(order.settings.worker_threads),
+        **decoders.versions,
+        "model": order.settings.model,
+        "dtype": dtype.value,
+        "max_tokens": max_tokens,
+        "prompts": prompts,
+        "rounds": rounds,
+        "settle_s": settle_s,
+    }
     if as_json:
-        typer.echo(json.dumps(result(conditions, rows, unequal)))
+        typer.echo(json.dumps(result(conditions, rows, checks, unequal)))
     elif not unequal:
-        print_table(conditions, rows)
+        print_tables(conditions, rows, checks)
     if unequal:
-        _stop("\n".join([*unequal, f"every arm must decode to the text of {PLAIN}: no figures are reported"]))
+        why = "every arm of ours must decode to the same text: no figures are reported"
+        _stop("\n".join([*map(str, unequal), why]))
+    try:
+        append_csv(csv, conditions, rows)
+    except (ValueError, OSError) as error:
+        _stop(str(error))  # after what was measured is shown: it is not lost
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Any]:
+def _progress() -> Iterator[Any]:
+    """To be called with (done, total)."""
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task("decoding", total=total)
-        yield lambda: bars.advance(task)
+        task = bars.add_task("decoding", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _stop(message: str) -> NoReturn:

@@ -1,6 +1,6 @@
 """A mix that drifts, on the real engine: K chosen by the controller beside every fixed K, in tokens per second.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.drift --rounds 3
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.drift --rounds 3
 
 Phases: code at load 1 and at load 8, fiction at load 8, json at load 8 and at load 1. Every arm has an engine, an
 engine loop and a plan client of its own in this process, and the adaptive ones a production Controller that ticks once
@@ -28,25 +28,13 @@ from benchmarks.decode import machine
 from benchmarks.decode_figures import append_lines, rotated
 from benchmarks.drift_arms import START_AT, Arm
 from benchmarks.drift_figures import WHOLE, Turn, aims, differences, rows_of
+from benchmarks.drift_policy import ADAPTIVE, LADDER, policy_of
 from benchmarks.drift_trace import ONE_COHORT, TEMPERATURE, Phase, Texts, phases, requests_of
-from controlplane.policy import Policy, parse_policy
 from controlplane.settings import Settings, load_settings
 
 RESULTS = Path(__file__).with_name("drift.csv")
-LADDER = (0, 1, 2, 4, 8)
 FIXED = tuple(f"K={k}" for k in LADDER)
 GOODPUT = ("adaptive",)
-ADAPTIVE = {"adaptive": "tuner: goodput, slots: ragged", "threshold": "tuner: threshold, acceptance_floor: 50%"}
-
-
-def policy_of(cohorts: Sequence[str], speculation: str) -> Policy:
-    """Every cohort under the same rule, the guard as shipped."""
-    lines = ["version: 1", "cohorts:"]
-    for i, name in enumerate(cohorts):
-        match = "{}" if i == len(cohorts) - 1 else f"{{headers: {{x-kadence-cohort: {name}}}}}"
-        rule = f"{speculation}, ladder: {list(LADDER)}, start: 2, fallback: 2"
-        lines += [f"  - name: {name}", f"    match: {match}", f"    speculation: {{{rule}}}"]
-    return parse_policy("\n".join(lines))
 
 
 def build_arms(names: Sequence[str], settings: Settings, cohorts: Sequence[str]) -> list[Arm]:
@@ -136,6 +124,7 @@ def main(
     arms: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join((*FIXED, *ADAPTIVE)),
     one_cohort: Annotated[bool, typer.Option(help="The controller is not told which text a request is.")] = False,
     model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
+    drafter: Annotated[str, typer.Option(help="As in the setting of that name.")] = "auto",
     csv: Annotated[Path, typer.Option(help="Rows are appended here.")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -148,7 +137,7 @@ def main(
     if not set(names) & set(FIXED):
         _stop(f"--arms: name at least one fixed K to compare with: {', '.join(FIXED)}", 2)
     settings = load_settings(
-        model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
+        model=model or load_settings().model, drafter=drafter, device="cpu", dtype="bfloat16",
         max_sequences=load, max_context=1024, profile_s=profile_s, prefix_cache=False,
     )  # fmt: skip
     cohorts = [ONE_COHORT] if one_cohort else list(TEMPERATURE)
@@ -168,8 +157,9 @@ def main(
     rows = rows_of(turns, fixed)
     conditions = {
         "date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads), "model": settings.model,
-        "dtype": settings.dtype, "drafter": "ngram@1", "cohorts": len(cohorts), "max_tokens": max_tokens,
-        "profile_s": profile_s, "settle": settle, "load_average": round(os.getloadavg()[1], 1),
+        "dtype": settings.dtype, "drafter": built[0].engine.meter.drafter, "cohorts": len(cohorts),
+        "max_tokens": max_tokens, "profile_s": profile_s, "settle": settle,
+        "load_average": round(os.getloadavg()[1], 1),
     }  # fmt: skip
     append_lines(csv, [conditions | row for row in rows])
     adaptive = [arm for arm in built if arm.controller is not None]

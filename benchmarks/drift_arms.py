@@ -21,6 +21,7 @@ from controlplane.policy import Policy
 from controlplane.settings import Settings
 from controlplane.telemetry import Report
 from workers.build import build_engine
+from workers.compiled.background import compile_now
 from workers.engine import Engine
 from workers.engine_loop import EngineLoop
 from workers.plan_client import PlanClient, constant_plan, unplanned
@@ -135,6 +136,7 @@ class Arm:
 
     def _build(self, settings: Settings, policy: Policy) -> tuple[Engine, Any]:
         engine, tokenizer = build_engine(settings, policy, worker=self.name, clock=self.clock)
+        compile_now(engine.uncompiled, settings.model_cache, engine.adopt)
         if self._is_fixed:
             # A K that nobody will change needs no drafts in the shadow; they would cost K = 0 up to 1 %.
             engine._shadow = None

@@ -1,6 +1,6 @@
 """What HTTP and Ray add to the engine: the same requests over the endpoint and in process, in paired turns.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.endpoint_overhead --rounds 9
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.endpoint_overhead --rounds 9
 
 Starts a `kadence serve` of its own and an engine in this process, both at K = 0, and has them decode the same greedy
 requests one after the other, in alternating order; texts must be equal. Threads of the worker sleep between parallel

@@ -24,6 +24,7 @@ from typing import Annotated, NoReturn
 import typer
 
 LIMIT_S = 480
+DTYPES = ("float32", "bfloat16", "float16")
 ROOT = Path(__file__).resolve().parents[1]
 LOG = "gpu.log"
 SUMMARY = "summary.json"
@@ -56,17 +57,23 @@ def parts(output: Path, device: str) -> tuple[Part, ...]:
     python, junit = sys.executable, output / "tests.xml"
     is_cpu = device == "cpu"
     interpreted = {"TRITON_INTERPRET": "1"} if is_cpu else {}
-    kernels = (python, "-m", "benchmarks.kernels", "--json", "--output", str(output / "kernels.csv"))
+    kernels = (
+        python, "-m", "benchmarks.kernels", "--json", "--output", str(output / "kernels.csv"), "--rounds", "20",
+        "--compile-s", "40",
+    )  # fmt: skip
     decode = (python, "-m", "benchmarks.gpu_decode", "--device", device, "--output", str(output / "decode.csv"))
     small = ("--sequences", "2", "--max-tokens", "10", "--rounds", "1") if is_cpu else ()
     tests = (python, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}")
-    folders = ("tests/kernels", "tests/benchmarks/test_kernels.py")
+    folders = ("tests/kernels", "tests/benchmarks/test_kernels.py", "tests/workers/engine/test_step_graphs_gpu.py")
+    steps = (python, "-m", "benchmarks.gpu_steps", "--device", device, "--output", str(output / "steps.csv"))
+    few = ("--sequences", "2", "--rounds", "1") if is_cpu else ()
     return (
-        Part("environment", (python, "-m", "benchmarks.gpu_environment", "--device", device), 30),
+        Part("environment", (python, "-m", "benchmarks.gpu_environment", "--device", device), 20),
         Part("tests", (*tests, *folders), 150, check=None if is_cpu else lambda: untested(junit)),
-        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 190, interpreted),
-        Part("decode-float32", (*decode, "--dtype", "float32", *small), 52, interpreted),
-        Part("decode-bfloat16", (*decode, "--dtype", "bfloat16", *small), 52, interpreted),
+        # Steps and decoding before the kernels' timing: what must be right comes before what should be fast.
+        *(Part(f"steps-{dtype}", (*steps, "--dtype", dtype, *few), 25) for dtype in DTYPES),
+        *(Part(f"decode-{dtype}", (*decode, "--dtype", dtype, *small), 35, interpreted) for dtype in DTYPES),
+        Part("kernels", (*kernels, "--device", "cpu" if is_cpu else "auto"), 115, interpreted),
     )
 
 

@@ -4,8 +4,9 @@
 
 The engine runs whole. Its drafter is the target with every weight nudged, so that some drafts stand and some fall: what
 the steps cost is real, what drafting gains is not. With the same K the fused verification must take the tokens of its
-definition, in any dtype: the logits are the same. In float32 the text with drafts must also be the text without them,
-greedy and seeded. Nothing is reported otherwise. Equality with transformers' greedy text is counted, not demanded.
+definition, in any dtype: the logits are the same. The text with drafts must also be the text without them, greedy and
+seeded: on a GPU, whose steps are recorded, in any dtype; on a CPU, where Triton's interpreter computes, in float32.
+Nothing is reported otherwise. Equality with transformers' greedy text is counted, not demanded.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from benchmarks.kernels import machine
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from kernels.launch import Backend
+from workers.batch_invariance import install, remove
 from workers.build import DTYPES, build_engine
 from workers.engine import Engine
 from workers.plan_client import constant_plan
@@ -129,6 +131,7 @@ class Arms:
         return self._transformers(mode) if arm == THEIRS else self._kadence(arm, mode)
 
     def _transformers(self, mode: Mode) -> Run:
+        remove()  # its own products, not ours
         input_ids = torch.tensor(self._prompts, device=self.device)
         started = time.perf_counter()
         output = self._theirs.generate(
@@ -143,6 +146,7 @@ class Arms:
         return Run(THEIRS, mode, tuple(tuple(_until_end(text)) for text in texts), seconds)
 
     def _kadence(self, arm: str, mode: Mode) -> Run:
+        install(torch.device(self.device))
         engine, self._runs = self._engines[arm], self._runs + 1
         names = [f"{self._runs}-{i}" for i in range(len(self._prompts))]
         found: dict[str, list[int]] = {name: [] for name in names}
@@ -203,7 +207,7 @@ def main(
         start = max(round, 0) % len(turns)  # no arm is always first
         done = [arms.run(*turn) for turn in (*turns[start:], *turns[:start])]
         runs += done if round >= 0 else []
-    unequal = differences(runs, demand_equal_k=dtype == "float32")
+    unequal = differences(runs, demand_equal_k=dtype == "float32" or device == "cuda")
     conditions = {
         "date": datetime.now(UTC).date().isoformat(),
         **machine(torch.device(device)),

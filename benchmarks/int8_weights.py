@@ -88,8 +88,8 @@ def forced(runner: Any, token_ids: Sequence[int]) -> Any:
     """Log-probabilities [tokens, vocab], float32, of what follows each token of a text."""
     import torch
 
-    from workers.attention import Rows
     from workers.kv_cache import blocks_for
+    from workers.step_layout import Rows
 
     blocks, parts = range(1, 1 + blocks_for(len(token_ids))), []
     for start in range(0, len(token_ids), 128):

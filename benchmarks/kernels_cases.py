@@ -15,7 +15,7 @@ from kernels.launch import Backend
 Size = Literal["tiny", "full"]
 """tiny: seconds in Triton's interpreter. full: what a GPU serves."""
 Outputs = Mapping[str, torch.Tensor]
-MODULES = ("benchmarks.kernels_logit_cases", "benchmarks.kernels_state_cases")
+MODULES = ("benchmarks.kernels_logit_cases", "benchmarks.kernels_state_cases", "benchmarks.kernels_linear_cases")
 
 
 @dataclass(frozen=True, slots=True)

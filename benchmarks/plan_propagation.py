@@ -1,6 +1,6 @@
 """How long until every replica obeys a new plan, and what that does to the streams: real Ray Serve, under load.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.plan_propagation --replicas 3 --repeats 4
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.plan_propagation --replicas 3 --repeats 4
 
 Starts `kadence serve` with replicas of a tiny model with random weights (one thread each), keeps seeded streams running
 in closed loop, and changes the plan over HTTP again and again: another policy, kill switch to zero, kill switch off.

@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     compile: Literal["auto", "at_once", "off"] = Field(
         "auto", description="the CPU step: auto, in the background, for requests that begin later; at_once, for all"
     )
+    cuda_graphs: bool = Field(True, description="a GPU's decode steps are recorded at the start, for every K and batch")
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of a worker; 0 means its share of the cores")
     sku: str = Field("auto", min_length=1, description="key into the price sheet; auto means cpu-<n>core or the GPU")
     host: str = Field("127.0.0.1", min_length=1)
@@ -87,6 +88,9 @@ class Settings(BaseSettings):
     )
     prefix_cache: bool = Field(True, description="KV of a text serves the same tenant's texts that begin alike")
     trees: bool = Field(True, description="EAGLE and Medusa draft token trees where their card has one for the K")
+    verification: Literal["token", "block"] = Field(
+        "token", description="how chains of unseeded requests are verified: one token after the other, or as blocks"
+    )
     queue_limit: int = Field(64, ge=0, le=1_000_000, description="requests that may wait before a 429")
     request_timeout_s: float = Field(600.0, gt=0, le=86_400, description="that an answer may take; then a 408")
     queue_wait_s: float = Field(60.0, gt=0, le=86_400, description="that a request may wait to begin; then a 429")

@@ -100,7 +100,8 @@ class StepCell:
     few tokens were left). counts: sorted by (drafted, accepted, ended). step_seconds: wall seconds of those steps,
     summed over the cohort's sequences in them, so emitted / step_seconds is the goodput of one sequence.
     overlap: by 0-based position, the sum over the examined steps of the overlap mass sum_x min(target_probs,
-    draft_probs), whose mean is the conditional acceptance with less noise; overlap_steps: how many steps those are.
+    draft_probs), by block verification of min(target_probs, draft_probs / scale): its mean is the conditional
+    acceptance with less noise; overlap_steps: how many steps those are.
     propensity: by position, P(K reaches it | what decided on K) where K was chosen from the request's own history;
     empty where it was not, as from a plan. tree: the parents of the token tree that these steps verified, whose nodes
     are then what was drafted; ranks: what became of its nodes. Empty for chains. Cells of different propensity or tree

@@ -13,66 +13,20 @@ machine at hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 
-from kernels.attention import ancestor_words, depths_of, tree_attention, write_kv
+from kernels.attention import tree_attention, write_kv
 from kernels.attention.tiles import choose_attention_backend
 from workers.context_sizes import context_sizes
-from workers.gathered_attention import Gathering, attend_gathered
-from workers.kv_cache import BLOCK_SIZE, NULL_BLOCK, BlockKV, blocks_for
+from workers.gathered_attention import attend_gathered
+from workers.kv_cache import BlockKV
+from workers.step_layout import StepLayout
 
 IMPLEMENTATION = "kadence_slots"
-ROW_STEP = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The tokens of one sequence that this forward computes: they sit at start, start + 1, ... of its `blocks`.
-
-    parents: of a tree, the row number of each one's parent, -1 for one that continues what lies before start: a row
-    sees that and its ancestors, and stands as far behind start as it has ancestors. None: each continues the one
-    before.
-    """
-
-    blocks: Sequence[int]
-    start: int
-    token_ids: Sequence[int]
-    parents: Sequence[int] | None = None
-
-
-@dataclass(slots=True)
-class StepLayout:
-    """Where each row of one forward sits.
-
-    token_ids, positions: [rows] int64; flat_index: [rows] int64, the row's place in the blocks laid end to end;
-    num_rows: rows before the padding. Padding rows repeat the first row and write the same KV again. block_tables,
-    context_lens, cu_rows, max_rows, max_context: of the sequences, as `kernels.attention.tree_attention` takes them.
-    ancestors, depths: of rows among which there is a tree, as there. gathering: None where that computes.
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    flat_index: torch.Tensor
-    num_rows: int
-    block_tables: torch.Tensor
-    context_lens: torch.Tensor
-    cu_rows: torch.Tensor
-    max_rows: int
-    max_context: int
-    ancestors: torch.Tensor | None = None
-    depths: torch.Tensor | None = None
-    gathering: Gathering | None = None
-
-
-def padding(num_rows: int) -> int:
-    """Rows to add, for a multiple of ROW_STEP."""
-    return -num_rows % ROW_STEP
 
 
 def attention_sizes(
@@ -82,57 +36,6 @@ def attention_sizes(
     if choose_attention_backend("auto", device, head_dim) != "naive":
         return None
     return context_sizes(context, heads, kv_heads, head_dim, dtype, device)
-
-
-def lay_out(rows: Sequence[Rows], sizes: Sequence[int] | None, device: torch.device) -> StepLayout:
-    """Flatten `rows` (at least one, each with at least one token) into one forward; sizes: of `attention_sizes`.
-
-    Raises ValueError for a tree where keys are gathered: summed in another order, its rows would have other bits than
-    its chains.
-    """
-    ancestors = depths = None
-    if any(r.parents is not None for r in rows):
-        if sizes is not None:
-            raise ValueError("gathered attention computes no trees; draft chains")
-        ancestors = ancestor_words([r.parents or range(-1, len(r.token_ids) - 1) for r in rows])
-        depths = depths_of(ancestors)
-    token_ids: list[int] = []
-    positions: list[int] = []
-    places: list[int] = []
-    cu_rows = [0]
-    for r in rows:
-        n = len(r.token_ids)
-        token_ids += r.token_ids
-        if depths is None:
-            positions += range(r.start, r.start + n)
-        else:
-            positions += (r.start + depths[cu_rows[-1] : cu_rows[-1] + n]).tolist()
-        places += [r.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(r.start, r.start + n)]
-        cu_rows.append(len(token_ids))
-    num_rows = len(token_ids)
-    for column in (token_ids, positions, places):
-        column += column[:1] * padding(num_rows)
-    starts, lengths = [r.start for r in rows], [len(r.token_ids) for r in rows]
-    width = blocks_for(max(start + n for start, n in zip(starts, lengths, strict=True)))
-    gathering = None
-    if sizes is not None:
-        gathering = Gathering.of(starts, lengths, sizes, ROW_STEP, padding(num_rows), device)
-        width = blocks_for(gathering.context)
-    tables = [[*r.blocks[:width], *(NULL_BLOCK,) * (width - len(r.blocks))] for r in rows]
-    return StepLayout(
-        token_ids=torch.tensor(token_ids, device=device),
-        positions=torch.tensor(positions, device=device),
-        flat_index=torch.tensor(places, device=device),
-        num_rows=num_rows,
-        block_tables=torch.tensor(tables, dtype=torch.int32, device=device),
-        context_lens=torch.tensor(starts, dtype=torch.int32, device=device),
-        cu_rows=torch.tensor(cu_rows, dtype=torch.int32, device=device),
-        max_rows=max(lengths),
-        max_context=max(starts),
-        ancestors=None if ancestors is None else ancestors.to(device),
-        depths=None if depths is None else depths.to(device),
-        gathering=gathering,
-    )
 
 
 class SlotCache(Cache):
@@ -189,6 +92,7 @@ def slot_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     slot_cache: SlotCache | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -198,14 +102,16 @@ def slot_attention(
     """
     if slot_cache is None:
         raise ValueError(f"attention {IMPLEMENTATION!r} works only inside Kadence's engine")
-    for feature in ("softcap", "s_aux", "position_bias"):
+    for feature in ("s_aux", "position_bias"):
         if kwargs.get(feature) is not None:
             raise ValueError(f"this model's attention uses {feature!r}, which Kadence does not compute")
+    if softcap is not None and slot_cache.layout.gathering is not None:
+        raise ValueError("this model's attention uses 'softcap', which is not computed where keys are gathered")
     if not getattr(module, "is_causal", True):
         raise ValueError("this model's attention looks ahead in the text")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     slot_cache.windows[layer] = sliding_window
-    return attend(slot_cache.kv, layer, slot_cache.layout, query, sliding_window, scaling), None
+    return attend(slot_cache.kv, layer, slot_cache.layout, query, sliding_window, scaling, softcap), None
 
 
 def attend(
@@ -215,17 +121,22 @@ def attend(
     query: torch.Tensor,
     window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """Attention of query [1, heads, rows, head_dim] over one layer's blocks -> [1, rows, heads, head_dim]."""
     rows, keys, values = query[0].transpose(0, 1), kv.keys[layer], kv.values[layer]
     if layout.gathering is not None:
         return attend_gathered(rows, keys, values, layout.block_tables, layout.gathering, window, scale)[None]
-    out = query.new_zeros(rows.shape)
-    out[: layout.num_rows] = tree_attention(
-        rows[: layout.num_rows], keys, values, layout.block_tables, layout.context_lens, layout.cu_rows,
-        layout.ancestors, layout.depths, scale=scale, sliding_window=window,
+    n = layout.num_rows
+    found = tree_attention(
+        rows[:n], keys, values, layout.block_tables, layout.context_lens, layout.cu_rows,
+        layout.ancestors, layout.depths, scale=scale, sliding_window=window, softcap=softcap,
         max_rows=layout.max_rows, max_context=layout.max_context,
     )  # fmt: skip
+    if n == len(rows):
+        return found[None]
+    out = query.new_zeros(rows.shape)
+    out[:n] = found
     return out[None]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
@@ -14,6 +15,7 @@ from controlplane.drafter_choice import DrafterChoice
 from controlplane.policy import Policy
 from controlplane.settings import Settings
 from workers.attention import IMPLEMENTATION
+from workers.batch_invariance import install
 from workers.compiled.background import adopt_compiled
 from workers.compiled.quantization import check_quantization
 from workers.energy import energy_sampler
@@ -36,9 +38,12 @@ from workers.proposers.none import NoProposer
 from workers.proposers.shipped import ResolvedDrafter, resolve_drafter
 from workers.proposers.student_model import assembled
 from workers.shadow import ShadowDrafts
+from workers.step_recording import record_steps
 from workers.target import Target
 from workers.token_tree import read_trees
 from workers.verifier import Verifier
+
+log = structlog.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VERSION_DIGITS = 12
@@ -54,6 +59,18 @@ def choose_device(device: str) -> torch.device:
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device: cuda was asked for, but torch sees no GPU; use --device cpu or auto")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """As named; auto is bfloat16, and float16 on a GPU that has no arithmetic of it.
+
+    Raises DeviceError where such a GPU is asked for bfloat16.
+    """
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        if dtype == "bfloat16":
+            raise DeviceError("dtype: bfloat16 was asked for, which this GPU does not compute; use float16 or auto")
+        return torch.float16 if dtype == "auto" else DTYPES[dtype]
+    return torch.bfloat16 if dtype == "auto" else DTYPES[dtype]
 
 
 def gpu_uuid(device: torch.device) -> str | None:
@@ -94,7 +111,9 @@ def build_engine(
     torch.set_num_threads(settings.worker_threads)
     device = choose_device(settings.device)
     check_quantization(settings, device)
-    dtype = torch.bfloat16 if settings.dtype == "auto" else DTYPES[settings.dtype]
+    dtype = choose_dtype(settings.dtype, device)
+    if device.type == "cuda" and not install(device):
+        log.warning("last bits of a row may depend on the batch", reason="Triton is not installed")
     folder = resolve_model(settings.model, settings.model_cache)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     runner = _load(folder, settings, device, dtype, settings.model, is_target=True)
@@ -108,7 +127,7 @@ def build_engine(
     engine = Engine(
         Target(runner, proposer.feature_layers),
         proposer,
-        Verifier(sorted(runner.eos_token_ids)),
+        Verifier(sorted(runner.eos_token_ids), rule=settings.verification),
         PlanClient(unplanned(policy), clock, worker, label),
         meter,
         tokenizer,
@@ -118,6 +137,8 @@ def build_engine(
         prefix_cache=settings.prefix_cache,
         trees=settings.trees,
     )
+    if device.type == "cuda" and settings.cuda_graphs:
+        record_steps(engine, rungs if proposer.name != "none" else ())
     sizes = step_sizes(rungs if proposer.name != "none" else (), settings.max_sequences, runner.context)
     engine.energy = energy
     engine.new_profile = lambda: LatencyProfile(sizes, engine.rehearse, settings.profile_s)

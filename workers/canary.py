@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 import structlog
 
 from controlplane.alerts import CanaryCheck
-from workers.attention import Rows
 from workers.canary_score import Comparison, compare, is_reproducible
 from workers.engine import Engine
 from workers.grammar import GrammarState
 from workers.kv_cache import blocks_for
 from workers.scheduler import PREFILL_CHUNK
 from workers.sequence import Chunk, EngineRequest
+from workers.step_layout import Rows
 
 log = structlog.get_logger(__name__)
 

@@ -255,8 +255,10 @@ def build_app(settings: Settings, policy_text: str) -> Any:
         "OMP_NUM_THREADS": str(settings.worker_threads),
         # Idle OpenMP threads sleep: spinning ones hold the core that the endpoint and Ray want, and each of the 240
         # parallel regions of a step then waits for a time slice (289 ms a step against 65, beside busy processes).
-        "OMP_WAIT_POLICY": "PASSIVE",
-        # But not between two regions: to wake a sleeping core costs more than the region.
+        # But not between two regions: to wake a sleeping core costs more than the region. "ACTIVE" is what makes the
+        # number hold: else the runtime looks not once as soon as its threads, those of pools that rest included,
+        # outnumber the cores, as they do beside an engine's own thread.
+        "OMP_WAIT_POLICY": "ACTIVE",
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT),
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -37,6 +37,7 @@ from workers.target import Score, Target
 from workers.token_tree import Trees, tree_for
 from workers.tree_rows import tree_obstacle
 from workers.uniform_rows import has_uniform_rows
+from workers.upload import index
 from workers.verifier import Accepted, Verifier
 
 log = structlog.get_logger(__name__)
@@ -112,6 +113,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return bool(self._sequences)
+
+    @property
+    def drafts_trees(self) -> bool:
+        """Whether drafts may be trees."""
+        return bool(self._trees)
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. Raises ValueError for one that cannot be served as asked, or whose id is in use.
@@ -305,7 +311,7 @@ class Engine:
                 first, path = score.cu_draft[b] + b, paths[b]
                 own = score.features[first : score.cu_draft[b + 1] + b + 1]
                 if path is not None:
-                    own = own[[0, *(node + 1 for node in path)]]
+                    own = own[index([0, *(node + 1 for node in path)], own.device)]
                     self.target.runner.kv.write_features_of(sequence.blocks, start, own)
                 self.proposer.learn(sequence, start, own[: sequence.kv_length - start].clone())
 

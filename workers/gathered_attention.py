@@ -38,9 +38,8 @@ class Gathering:
         sizes: Sequence[int],
         least: int,
         padding: int,
-        device: torch.device,
     ) -> Gathering:
-        """starts, lengths: first position and rows of each sequence. sizes: contexts that may be covered, rising.
+        """On the host. starts, lengths: first position and rows of each sequence. sizes: contexts that may be covered.
 
         least: queries per sequence at the least. padding: rows at the end that repeat the first one.
         """
@@ -48,7 +47,16 @@ class Gathering:
         context = sizes[bisect_left(sizes, max(s + n for s, n in zip(starts, lengths, strict=True)))]
         index = [b * block + i for b, n in enumerate(lengths) for i in range(n)]
         last = torch.tensor(starts)[:, None] + torch.arange(block)
-        return cls(torch.tensor(index + index[:1] * padding, device=device), block, context, last.to(device))
+        return cls(torch.tensor(index + index[:1] * padding), block, context, last)
+
+    @property
+    def tables(self) -> list[torch.Tensor]:
+        return [self.query_index, self.last_position]
+
+    def with_tables(self, tables: Sequence[torch.Tensor]) -> Gathering:
+        """The same with other tensors in place of `tables`."""
+        query_index, last_position = tables
+        return Gathering(query_index, self.block, self.context, last_position)
 
     def mask(self, window: int | None) -> torch.Tensor:
         """[B, 1, block, context] bool: which keys a query may see, at most `window` back where given."""

@@ -19,6 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from workers.grammar_text import grammar_text
 from workers.sequence import GrammarSpec
 from workers.token_text import token_text
+from workers.upload import upload
 
 KEPT = 64
 """Compiled grammars that a worker keeps; the one used longest ago goes first."""
@@ -202,6 +203,6 @@ def unpack(masks: Seq[PackedMask | None], vocab_size: int, device: torch.device)
         bits = np.unpackbits(packed, axis=1, count=vocab_size, bitorder="little")
         return torch.from_numpy(bits.view(np.bool_))
     # An eighth of the bytes go to the device.
-    sent = torch.tensor(packed, device=device)
+    (sent,) = upload([torch.tensor(packed)], device)
     spread = (sent[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
     return spread.view(len(masks), 8 * width)[:, :vocab_size].bool()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from transformers import PretrainedConfig
 
 from workers.kv_cache import BLOCK_SIZE, blocks_for
 from workers.model_support import UnsupportedModel
@@ -36,6 +37,20 @@ def kv_blocks(
             "lower max_context, or set kv_cache_tokens"
         )
     return min(wanted, possible)
+
+
+def kv_heads_of(config: PretrainedConfig) -> tuple[int, int]:
+    """Key-value heads of a layer, and their size; config: of the text model."""
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
+
+
+def kv_bytes(config: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Of one token, in all layers."""
+    config = config.get_text_config()
+    kv_heads, head_dim = kv_heads_of(config)
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
 
 
 def free_memory(device: torch.device, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:

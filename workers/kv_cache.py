@@ -12,10 +12,13 @@ from collections.abc import Sequence
 
 import torch
 
+from workers.upload import index
+
 BLOCK_SIZE = 16
 """Tokens. Small, so that little is left unused at the end of a sequence and much of a prompt's head can be shared."""
 NULL_BLOCK = 0
-"""Belongs to nobody and stays zero: what a table is filled up with where attention wants tables of one length."""
+"""Belongs to nobody: what a table is filled up with where attention wants tables of one length. It stays zero, unless
+steps are recorded: rows that pad those write there."""
 
 
 def blocks_for(tokens: int) -> int:
@@ -47,8 +50,8 @@ class BlockKV:
 
     def read(self, blocks: Sequence[int], length: int) -> list[torch.Tensor]:
         """Keys, then values, [length, kv_heads, head_dim] of each layer, of whoever has these blocks; copies."""
-        index = torch.tensor(blocks[: blocks_for(length)], device=self.keys[0].device)
-        return [layer[index].flatten(0, 1)[:length] for layer in (*self.keys, *self.values)]
+        read = index(blocks[: blocks_for(length)], self.keys[0].device)
+        return [layer[read].flatten(0, 1)[:length] for layer in (*self.keys, *self.values)]
 
     def keep_features(self, layers: int, hidden: int) -> None:
         """Make room for the outputs of so many decoder layers at each position."""
@@ -67,13 +70,13 @@ class BlockKV:
             places = [
                 blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(start, start + len(features))
             ]
-            self.write_features(torch.tensor(places, device=self.features.device), features)
+            self.write_features(index(places, self.features.device), features)
 
     def read_features(self, blocks: Sequence[int], start: int, end: int) -> torch.Tensor:
         """[end - start, layers, hidden] of positions start to end of the sequence that has these blocks; a copy."""
         assert self.features is not None
         first = start // BLOCK_SIZE
-        read = torch.tensor(blocks[first : blocks_for(end)], device=self.features.device)
+        read = index(blocks[first : blocks_for(end)], self.features.device)
         return self.features[read].flatten(0, 1)[start - first * BLOCK_SIZE : end - first * BLOCK_SIZE]
 
 

@@ -15,6 +15,7 @@ import torch
 
 from kernels.filters.weights import WEIGHT_BITS, integer_weights
 from workers.sequence import TokenLogprob
+from workers.upload import index, upload
 
 ROWS_AT_ONCE = 2
 """Rows whose integers exist at a time: with more of them a CPU's caches are too small, and it takes twice as long."""
@@ -113,14 +114,16 @@ class RowsToMeasure:
         """
         if not self.firsts:
             return None
-        index: list[int] | torch.Tensor = [first + depth for first, depth in zip(self.firsts, self.depths, strict=True)]
+        columns = [torch.tensor(column) for column in (self.firsts, self.owners, self.depths)]
+        firsts, owners, depths = upload(columns, logits.device)
+        rows = firsts + depths
         if nodes is not None:
             # Behind the root's row a sequence has one for each node, in their order.
             row_of = torch.nn.functional.pad(nodes.to(torch.int64) + 1, (1, 0))
-            index = torch.tensor(self.firsts, device=logits.device) + row_of[self.owners, self.depths]
+            rows = firsts + row_of[owners, depths]
         # Rows behind the last token emitted name none; they are not read.
-        chosen = token_ids[self.owners, self.depths].clamp(min=0)
-        return measure(logits[index], chosen, max(n for n in self.num_top if n is not None))
+        chosen = token_ids[owners, depths].clamp(min=0)
+        return measure(logits[rows], chosen, max(n for n in self.num_top if n is not None))
 
     def read(self, b: int, token_ids: Seq[int], measured: torch.Tensor | None) -> tuple[TokenLogprob, ...]:
         """Of the tokens that sequence b emitted; empty where it does not ask."""
@@ -134,5 +137,4 @@ def prompt_logprobs(logits: torch.Tensor, token_ids: Seq[int], num_top: int) -> 
     """Of tokens of a prompt, by the rows [n, vocab] of raw logits that decide them."""
     if not len(token_ids):
         return []
-    chosen = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
-    return read(measure(logits, chosen, num_top).cpu(), token_ids, num_top)
+    return read(measure(logits, index(token_ids, logits.device), num_top).cpu(), token_ids, num_top)

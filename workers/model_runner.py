@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,23 +12,33 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from controlplane.model_label import Quantization
-from workers.attention import IMPLEMENTATION, Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
+from workers.attention import IMPLEMENTATION, SlotCache, attention_sizes, keep_and_attend
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.model_form import ModelForm
 from workers.compiled.quantization import QuantizationError, in_int8
 from workers.first_line import first_line
-from workers.kv_budget import kv_blocks
+from workers.kv_budget import kv_blocks, kv_bytes, kv_heads_of
 from workers.kv_cache import BlockKV, blocks_for
-from workers.model_support import UnsupportedModel, check_config, check_windows, context_limit
+from workers.late_tokens import LateTokens
+from workers.model_support import (
+    UnsupportedModel,
+    cache_argument,
+    check_config,
+    check_windows,
+    context_limit,
+    end_token_ids,
+)
+from workers.step_graphs import CudaGraphs, Recorder, StepGraphs, StepShape
+from workers.step_layout import Rows, StepLayout, lay_out
 
 
 class _Output(NamedTuple):
-    """logits: [kept rows, vocab]. hidden_states: [1, padded rows, hidden] of the embedding and of every layer."""
+    """logits: [kept rows, vocab]. hidden_states: [1, rows, hidden] of the embedding and of every layer. All padded."""
 
     logits: torch.Tensor
-    hidden_states: Sequence[torch.Tensor]
+    hidden_states: Seq[torch.Tensor]
 
 
 class ModelRunner:
@@ -55,14 +65,12 @@ class ModelRunner:
         self.num_slots = num_slots
         self.device = model.device
         self.dtype = model.dtype
-        heads, (kv_heads, head_dim) = config.num_attention_heads, _kv_heads(config)
+        heads, (kv_heads, head_dim) = config.num_attention_heads, kv_heads_of(config)
         num_blocks = num_blocks or num_slots * blocks_for(context)
         self.kv = BlockKV(num_blocks, config.num_hidden_layers, kv_heads, head_dim, model.dtype, model.device)
         self._sizes = attention_sizes(context, heads, kv_heads, head_dim, model.dtype, model.device)
-        # transformers renamed the argument: 5.17 says past_key_values, 5.24 says cache.
-        parameters = inspect.signature(_innermost(type(model).forward)).parameters
-        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self.eos_token_ids = _ids(getattr(model.generation_config, "eos_token_id", None)) | _ids(
+        self._cache_argument = cache_argument(type(model))
+        self.eos_token_ids = end_token_ids(getattr(model.generation_config, "eos_token_id", None)) | end_token_ids(
             getattr(config, "eos_token_id", None)
         )
         is_int8 = quantization == "int8"
@@ -70,6 +78,8 @@ class ModelRunner:
         self._bank = in_int8(model, self.name) if is_int8 else None
         self._model = model.train(False)
         self._graph: CompiledGraph | None = None
+        self._steps: StepGraphs | None = None
+        self._recorded_layers: tuple[int, ...] = ()
         self._has_eager = True
 
     @classmethod
@@ -107,7 +117,7 @@ class ModelRunner:
             context = context_limit(config, context)
             blocks = None
             if kv_tokens is not None:
-                blocks = kv_blocks(kv_tokens, num_slots, context, _kv_bytes(config, dtype), device, name)
+                blocks = kv_blocks(kv_tokens, num_slots, context, kv_bytes(config, dtype), device, name)
             runner = cls(model, num_slots, context, name, blocks, quantization)
             if quantization != "none":
                 for weight in model.parameters():  # what is left of them: norms, which hold the file, too
@@ -163,14 +173,14 @@ class ModelRunner:
     def form(self) -> Form:
         return ModelForm(self._model, self._cache_argument, self._bank)
 
-    def tried_inputs(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    def tried_inputs(self, numbers: Seq[int]) -> tuple[torch.Tensor, ...]:
         rows = torch.tensor(list(numbers), device=self.device)
         token_ids = (7 * rows + 3) % min(self.vocab_size, 997)
         return self._model.get_input_embeddings()(token_ids)[None], rows[None], torch.arange(len(rows))
 
     def adopt(self, graph: CompiledGraph) -> None:
         """Compute by `graph` from now on, but for rows that are to be eager."""
-        self._graph = graph
+        self._graph, self._steps = graph, None
 
     def drop_eager(self) -> None:
         """Give up the weights that only the eager forward reads; the embeddings stay."""
@@ -186,41 +196,86 @@ class ModelRunner:
                     module._parameters[name] = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Rows], keep: Sequence[int], eager: bool = False) -> torch.Tensor:
+    def record(
+        self, shapes: Iterable[StepShape], layers: Seq[int] = (), trees: bool = False, recorder: Recorder | None = None
+    ) -> tuple[StepShape, ...]:
+        """Record steps of these shapes, to be replayed by whichever forward fits one; which there are from now on.
+
+        layers: whose features those forwards will be asked for. trees: whether they may have any. recorder: CUDA graphs
+        where None. Raises RuntimeError with the reason where a step cannot be recorded; all forwards are then eager.
+        """
+        self._steps, self._recorded_layers = None, tuple(layers)
+        if self._sizes is not None:
+            raise RuntimeError("its attention gathers keys, as many as a step's longest text needs")
+        if self._graph is not None:
+            raise RuntimeError("its step is compiled")
+
+        def compute(layout: StepLayout) -> tuple[torch.Tensor, torch.Tensor | None]:
+            return self._step(layout, layers)
+
+        recorder = CudaGraphs() if recorder is None else recorder
+        self._steps = StepGraphs(shapes, compute, self.context, trees, self.device, recorder)
+        return self._steps.shapes
+
+    @torch.inference_mode()
+    def forward(
+        self, rows: Seq[Rows], keep: Seq[int], eager: bool = False, late: LateTokens | None = None
+    ) -> torch.Tensor:
         """Compute `rows`; returns the logits [len(keep), vocab] of the flattened row indices in `keep`.
 
-        eager: though it is compiled, for a text that began so.
+        eager: though it is compiled or recorded, for a text that began so. late: tokens of rows that have stand-ins.
         """
-        return self._run(SlotCache(self.kv, lay_out(rows, self._sizes, self.device)), keep, eager=eager).logits
+        return self._logits_and_features(rows, keep, (), eager, late)[0]
 
     @torch.inference_mode()
     def forward_with_features(
-        self, rows: Sequence[Rows], keep: Sequence[int], layers: Sequence[int], eager: bool = False
+        self, rows: Seq[Rows], keep: Seq[int], layers: Seq[int], eager: bool = False, late: LateTokens | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `forward`, and the outputs [rows, layers, hidden] of those decoder layers (1-based) at every row."""
-        layout = lay_out(rows, self._sizes, self.device)
-        out = self._run(SlotCache(self.kv, layout), keep, with_hidden=True, eager=eager)
-        features = torch.stack([out.hidden_states[layer][0, : layout.num_rows] for layer in layers], dim=1)
-        self.kv.write_features(layout.flat_index[: layout.num_rows], features)
+        logits, features = self._logits_and_features(rows, keep, layers, eager, late)
+        assert features is not None
+        return logits, features
+
+    def _logits_and_features(
+        self, rows: Seq[Rows], keep: Seq[int], layers: Seq[int], eager: bool, late: LateTokens | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        may_replay = not eager and tuple(layers) in ((), self._recorded_layers)
+        if may_replay and self._steps is not None and (shape := self._steps.fit(rows, keep)) is not None:
+            return self._steps.run(rows, shape, late)
+        layout = lay_out(rows, keep, self._sizes).to(self.device)
+        layout.put(late)
+        logits, features = self._step(layout, layers, eager)
+        return logits[: len(keep)], features
+
+    def _step(
+        self, layout: StepLayout, layers: Seq[int], eager: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits [kept, vocab] and features [rows, layers, hidden] of a forward, which are kept with the KV."""
+        out = self._run(SlotCache(self.kv, layout), bool(layers), eager)
+        if not layers:
+            return out.logits, None
+        n = layout.num_rows
+        features = torch.stack([out.hidden_states[layer][0, :n] for layer in layers], dim=1)
+        self.kv.write_features(layout.flat_index[:n], features)
         return out.logits, features
 
-    def _run(self, cache: SlotCache, keep: Sequence[int], with_hidden: bool = False, eager: bool = False) -> _Output:
-        kept = torch.tensor(list(keep) + [keep[0]] * padding(len(keep)), device=self.device)
+    def _run(self, cache: SlotCache, with_hidden: bool = False, eager: bool = False) -> _Output:
+        layout = cache.layout
         if self._graph is not None and not (eager and self._has_eager):
-            embedded = self._model.get_input_embeddings()(cache.layout.token_ids)[None]
-            outputs = self._graph(partial(keep_and_attend, cache), embedded, cache.layout.positions[None], kept)
-            return _Output(outputs[0][0, : len(keep)], outputs[1:])
+            embedded = self._model.get_input_embeddings()(layout.token_ids)[None]
+            outputs = self._graph(partial(keep_and_attend, cache), embedded, layout.positions[None], layout.kept)
+            return _Output(outputs[0][0], outputs[1:])
         self._choose_bank()
         arguments: dict[str, Any] = {self._cache_argument: cache, "slot_cache": cache}
         out = self._model(
-            input_ids=cache.layout.token_ids[None],
-            position_ids=cache.layout.positions[None],
+            input_ids=layout.token_ids[None],
+            position_ids=layout.positions[None],
             use_cache=True,
-            logits_to_keep=kept,
+            logits_to_keep=layout.kept,
             **({"output_hidden_states": True} if with_hidden else {}),
             **arguments,
         )
-        return _Output(out.logits[0, : len(keep)], out.hidden_states if with_hidden else ())
+        return _Output(out.logits[0], out.hidden_states if with_hidden else ())
 
     @torch.inference_mode()
     def check(self) -> None:
@@ -233,8 +288,9 @@ class ModelRunner:
         expected = self._own_logits(token_ids)
         try:
             blocks = range(1, 1 + blocks_for(len(token_ids)))
-            cache = SlotCache(self.kv, lay_out([Rows(blocks, 0, token_ids[:5])], self._sizes, self.device))
-            self._run(cache, [4])
+            first = lay_out([Rows(blocks, 0, token_ids[:5])], [4], self._sizes)
+            cache = SlotCache(self.kv, first.to(self.device))
+            self._run(cache)
             self.forward([Rows(blocks, 5, [1, 2, 1, 2])], [0])  # a rejected draft, to be overwritten
             got = self.forward([Rows(blocks, 5, token_ids[5:])], range(7))
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError, LookupError) as error:
@@ -265,27 +321,3 @@ class ModelRunner:
             return own
         finally:
             self._model.set_attn_implementation(IMPLEMENTATION)
-
-
-def _ids(eos: int | list[int] | None) -> frozenset[int]:
-    return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
-
-
-def _kv_heads(config: PreTrainedConfig) -> tuple[int, int]:
-    """Key-value heads of a layer, and their size; config: of the text model."""
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
-
-
-def _kv_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """Of one token, in all layers."""
-    config = config.get_text_config()
-    kv_heads, head_dim = _kv_heads(config)
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize
-
-
-def _innermost(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function

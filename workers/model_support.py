@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,3 +75,15 @@ def _rotary(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The rotary settings, of which a model may have one or one per kind of layer."""
     nested = [value for value in parameters.values() if isinstance(value, Mapping)]
     return nested or [parameters]
+
+
+def end_token_ids(eos: int | list[int] | None) -> frozenset[int]:
+    return frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
+
+
+def cache_argument(model_class: type) -> str:
+    """What its forward calls the cache: transformers 5.17 says past_key_values, 5.24 says cache."""
+    forward: Any = model_class.forward  # type: ignore[attr-defined]
+    while hasattr(forward, "__wrapped__"):
+        forward = forward.__wrapped__
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

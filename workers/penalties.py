@@ -9,6 +9,7 @@ import torch
 
 from kernels.sample.adjustments import FREQUENCY_OFF, PRESENCE_OFF, REPETITION_OFF, penalised
 from workers.sequence import SamplingParams
+from workers.upload import upload
 
 NOT_SEEN = -1
 
@@ -70,7 +71,7 @@ def penalise(logits: torch.Tensor, sampling: SamplingParams, tally: TokenTally, 
 
     Row j counts the drafts before it, as plain decoding of the same tokens would have.
     """
-    token_ids, occurrences = (t.to(logits.device) for t in tally.along(drafts))
+    token_ids, occurrences = upload(tally.along(drafts), logits.device)
     occurrences = occurrences[-len(logits) :]
     repetition, presence, frequency = (
         torch.tensor(value, dtype=torch.float32)

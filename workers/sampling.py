@@ -16,6 +16,7 @@ from workers.grammar import unpack
 from workers.penalties import TokenTally, has_penalties, penalise
 from workers.sequence import SamplingParams, Sequence
 from workers.token_tree import TokenTree
+from workers.upload import index, upload
 
 FIRST_LOOK = 1024
 """Candidates for a nucleus that a CPU sorts at first; a whole vocabulary of 49152 takes it 2 ms a row."""
@@ -42,6 +43,11 @@ def has_wishes(sequence: Sequence) -> bool:
         or has_penalties(sampling)
         or has_limits(sampling)
     )
+
+
+def looks_back(sequence: Sequence) -> bool:
+    """Whether what becomes of a row depends on which tokens were drafted before it, and not only on how many."""
+    return sequence.grammar is not None or has_penalties(sequence.request.sampling)
 
 
 def restrict(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
@@ -215,15 +221,15 @@ def adjust(
         penalise(out, sampling, tally, drafts)
     if sampling.logit_bias:
         token_ids, bias = zip(*sampling.logit_bias, strict=True)
-        out[:, list(token_ids)] += torch.tensor(bias, dtype=torch.float32, device=out.device)
+        where, amount = upload([torch.tensor(token_ids), torch.tensor(bias, dtype=torch.float32)], out.device)
+        out[:, where] += amount
     if allowed is not None:
         out.masked_fill_(~allowed, -torch.inf)
     if early:
-        ends = list(chain(eos_token_ids, sampling.stop_token_ids))
+        ends = index(tuple(chain(eos_token_ids, sampling.stop_token_ids)), out.device)
         if allowed is None:
-            out[:early, ends] = -torch.inf
+            out[:early].index_fill_(1, ends, -torch.inf)
         else:
-            longer = allowed[:early].clone()
-            longer[:, ends] = False
+            longer = allowed[:early].index_fill(1, ends, False)
             out[:early].masked_fill_(longer.any(-1, keepdim=True) & ~longer, -torch.inf)
     return out

@@ -92,11 +92,11 @@ def _check(settings: Settings, with_dashboard: bool) -> tuple[str, str]:
     if with_dashboard:
         check_can_start(settings)
     # Only now what takes seconds to import.
-    from workers.build import check_models, choose_device, used_drafter
+    from workers.build import check_models, choose_device, choose_dtype, used_drafter
     from workers.models.command import progress_bars
     from workers.models.resolve import resolve_model
 
-    choose_device(settings.device)
+    choose_dtype(settings.dtype, choose_device(settings.device))
     settings.home.mkdir(parents=True, exist_ok=True)
     prices = load_prices(settings.prices)
     upgrade(settings.database_url)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
 from kernels.kv_commit import kv_commit
-from workers.attention import Rows
+from workers.late_tokens import LateTokens
 from workers.model_runner import ModelRunner
 from workers.proposers.base import Proposal
 from workers.scheduler import Batch, Prefill
 from workers.sequence import Sequence
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
+from workers.upload import index, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,13 @@ class Target:
         if not moved:
             return
         width, depth = max(len(s.blocks) for s, _ in moved), max(len(path) for _, path in moved)
-        kv, device = self.runner.kv, self.runner.device
-        kv_commit(
-            kv.keys,
-            kv.values,
-            _padded([s.blocks for s, _ in moved], width).to(device),
-            torch.tensor([len(s.token_ids) - 1 for s, _ in moved]).to(device),
-            _padded([path for _, path in moved], depth).to(device),
-            torch.tensor([len(path) for _, path in moved], dtype=torch.int32).to(device),
-        )
+        tables = [
+            _padded([s.blocks for s, _ in moved], width),
+            torch.tensor([len(s.token_ids) - 1 for s, _ in moved]),
+            _padded([path for _, path in moved], depth),
+            torch.tensor([len(path) for _, path in moved], dtype=torch.int32),
+        ]
+        kv_commit(self.runner.kv.keys, self.runner.kv.values, *upload(tables, self.runner.device))
 
     def score(self, batch: Batch, proposal: Proposal) -> Score:
         """Compute the prefill chunks, and every decoding sequence's last token and drafts; advances kv_length."""
@@ -82,18 +83,19 @@ class Target:
         prefill_features, prompt_logits = prompts[1] + replays[1], prompts[2] + replays[2]
         prefill_s = time.perf_counter() - started
         rows = [
-            Rows(s.blocks, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.tokens(b)], _parents(proposal.tree(b)))
+            Rows(s.blocks, len(s.token_ids) - 1, [s.token_ids[-1], *proposal.stand_ins(b)], _parents(proposal.tree(b)))
             for b, s in enumerate(batch.decoding)
         ]
         parts, features = [], None
         if rows:
-            logits, features = self._forward(rows, range(sum(len(r.token_ids) for r in rows)), batch.decoding)
+            keep = range(sum(len(r.token_ids) for r in rows))
+            logits, features = self._forward(rows, keep, batch.decoding, _by_row(proposal))
             parts.append(logits)
         cu_draft = proposal.cu_draft
         if first is not None:
             parts.append(first)
             cu_draft = (*cu_draft, *(cu_draft[-1:] * len(first)))
-        logits = torch.cat(parts) if parts else torch.empty(0, self.runner.vocab_size)
+        logits = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.runner.vocab_size)
         return Score(logits, cu_draft, prefill_s, features, prefill_features, prompt_logits)
 
     def _prefill(
@@ -132,14 +134,17 @@ class Target:
         parts = () if features is None else tuple(features.split(lengths))
         return torch.cat(firsts) if firsts else None, parts, tuple(prompt_logits)
 
-    def _forward(self, rows: Seq[Rows], keep: Seq[int], of: Seq[Sequence]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _forward(
+        self, rows: Seq[Rows], keep: Seq[int], of: Seq[Sequence], late: LateTokens | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Logits [len(keep), vocab] and features of rows, each a part of its sequence in `of`.
 
-        Where the model was compiled while texts were under way, those go on eagerly to their ends: two forwards.
+        Where the model was compiled while texts were under way, those go on eagerly to their ends: two forwards. That
+        is on a CPU, where no token is late.
         """
         eager = [sequence.is_eager for sequence in of]
         if all(eager) or not any(eager):
-            return self._run(rows, keep, all(eager))
+            return self._run(rows, keep, all(eager), late)
         flat = [is_eager for r, is_eager in zip(rows, eager, strict=True) for _ in r.token_ids]
         logits, features = [], []
         order, rows_of = [], []
@@ -156,15 +161,25 @@ class Target:
         read_by_row = None if features[0] is None or features[1] is None else _back(features, rows_of)
         return _back(logits, order), read_by_row
 
-    def _run(self, rows: Seq[Rows], keep: Seq[int], eager: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _run(
+        self, rows: Seq[Rows], keep: Seq[int], eager: bool, late: LateTokens | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if not self.feature_layers:
-            return self.runner.forward(rows, keep, eager), None
-        return self.runner.forward_with_features(rows, keep, self.feature_layers, eager)
+            return self.runner.forward(rows, keep, eager, late), None
+        return self.runner.forward_with_features(rows, keep, self.feature_layers, eager, late)
 
 
 def _padded(rows: Seq[Seq[int]], width: int) -> torch.Tensor:
     """[len(rows), width] int32, filled up with -1."""
     return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int32)
+
+
+def _by_row(proposal: Proposal) -> LateTokens | None:
+    """Its late tokens by the rows of a step: a sequence's drafts stand behind the row of its last token."""
+    if proposal.late is None:
+        return None
+    owners = [b for b, (a, z) in enumerate(pairwise(proposal.cu_draft)) for _ in range(a, z)]
+    return proposal.late.at([place + owners[place] + 1 for place in proposal.late.places])
 
 
 def _parents(tree: TokenTree | None) -> list[int] | None:
@@ -181,5 +196,5 @@ def _back(parts: Seq[torch.Tensor | None], order: Seq[int]) -> torch.Tensor:
     """The parts' rows, one behind the other, each at its place in `order`."""
     joined = torch.cat([part for part in parts if part is not None])
     out = torch.empty_like(joined)
-    out[torch.tensor(list(order), device=out.device)] = joined
+    out[index(order, out.device)] = joined
     return out

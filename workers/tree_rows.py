@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from workers.attention import Rows
 from workers.kv_cache import blocks_for
 from workers.model_runner import ModelRunner
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
 
 TREE = TokenTree((-1, -1, 0, 0, 1, 2, 5, 5, 7))

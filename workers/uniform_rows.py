@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import torch
 
-from workers.attention import Rows
 from workers.kv_cache import BLOCK_SIZE, blocks_for
 from workers.model_runner import ModelRunner
 from workers.scheduler import PREFILL_CHUNK
+from workers.step_layout import Rows
 
 CUTS = (16, 1, 7, 32)
 """Rows of the pieces, before what is left: those of a block, of steps with and without drafts, of a replay."""

@@ -9,14 +9,16 @@ from itertools import pairwise
 import torch
 
 from kernels.launch import Backend
-from kernels.verify import GREEDY_BELOW, Verdict, gumbel_noise, verify_chain
+from kernels.verify import GREEDY_BELOW, Rule, Verdict, gumbel_noise, native_noise, verify_chain
 from kernels.verify_tree import TreeVerdict, verify_tree
+from workers.late_tokens import LateTokens
 from workers.logprobs import RowsToMeasure
 from workers.proposers.base import Proposal
 from workers.sampling import is_greedy, restrict_batch
 from workers.sequence import Sequence, TokenLogprob
 from workers.target import Score
 from workers.token_tree import chain_of
+from workers.upload import index, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,14 @@ class Verifier:
     """Lossless for any proposer: greedy, rejection sampling (Leviathan et al. 2023), and coupled by shared noise.
 
     A step with a tree in it is verified by `kernels.verify_tree`, chains and all; other steps by `kernels.verify`.
+    rule: of the chains of unseeded sequences there, token by token or by block (Sun et al. 2025): the same law.
     """
 
-    def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto") -> None:
+    def __init__(self, eos_token_ids: Seq[int], backend: Backend = "auto", rule: Rule = "token") -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._backend = backend
+        self._backend: Backend = backend
+        self.rule: Rule = rule
+        native_noise.obstacle()  # built now, so that no request waits for it
 
     def verify(self, sequences: Seq[Sequence], proposal: Proposal, score: Score) -> list[Accepted]:
         """One Accepted per sequence; one transfer from the device for all of them."""
@@ -61,7 +66,7 @@ class Verifier:
         known = verdict.num_accepted.tolist() if verdict.num_accepted.is_cpu else None
         num_top = [s.request.sampling.logprobs for s in sequences]
         rows = RowsToMeasure.of(num_top, rows_of, known, verdict.token_ids.shape[1])
-        found = _to_host(verdict, rows.measure(score.logits, verdict.token_ids, nodes))
+        found = _to_host(verdict, rows.measure(score.logits, verdict.token_ids, nodes), proposal.late)
         has_draft_logits = proposal.draft_logits is not None
         accepted = []
         for b, (start, end) in enumerate(pairwise(score.cu_draft)):
@@ -84,20 +89,26 @@ class Verifier:
     def _verify_chains(
         self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
     ) -> Verdict:
-        device = logits.device
+        cu_draft = torch.tensor(score.cu_draft, dtype=torch.int32)
+        token_ids, cu_draft, *modes = upload([proposal.draft_token_ids, cu_draft, *_modes(sequences)], logits.device)
+        if proposal.late is not None:
+            proposal.late.put(token_ids)
+        max_k = max(z - a for a, z in pairwise(score.cu_draft))
         return verify_chain(
             logits,
-            proposal.draft_token_ids.to(device),
+            token_ids,
             proposal.draft_logits,
-            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
-            *_modes(sequences, device),
+            cu_draft,
+            *modes,
+            rule=self.rule,
             backend=self._backend,
+            max_k=max_k,
         )
 
     def _verify_trees(
         self, sequences: Seq[Sequence], proposal: Proposal, score: Score, logits: torch.Tensor
     ) -> TreeVerdict:
-        device, drafted = logits.device, [z - a for a, z in pairwise(score.cu_draft)]
+        drafted = [z - a for a, z in pairwise(score.cu_draft)]
         trees = [proposal.tree(b) or chain_of(n) for b, n in enumerate(drafted)]
         parents = [parent for tree in trees for parent in tree.parents]
         # What children were drawn from is looked at where that decides.
@@ -112,14 +123,20 @@ class Verifier:
             # Every node's row says what it was drawn from, its siblings' the same.
             owners = [start + b for b, start in enumerate(score.cu_draft[:-1]) for _ in range(drafted[b])]
             rows = [first + parent + 1 for first, parent in zip(owners, parents, strict=True)]
-            draft_logits[rows] = proposal.draft_logits.to(draft_logits)
+            draft_logits[index(rows, logits.device)] = proposal.draft_logits.to(draft_logits)
+        cu_nodes, flat = (torch.tensor(column, dtype=torch.int32) for column in (score.cu_draft, parents))
+        token_ids, flat, cu_nodes, *modes = upload(
+            [proposal.draft_token_ids, flat, cu_nodes, *_modes(sequences)], logits.device
+        )
+        if proposal.late is not None:
+            proposal.late.put(token_ids)
         return verify_tree(
             logits,
-            proposal.draft_token_ids.to(device),
-            torch.tensor(parents, dtype=torch.int32, device=device),
+            token_ids,
+            flat,
             draft_logits,
-            torch.tensor(score.cu_draft, dtype=torch.int32, device=device),
-            *_modes(sequences, device),
+            cu_nodes,
+            *modes,
             backend=self._backend,
             max_depth=max(tree.depth for tree in trees),
             max_children=max(tree.most_children for tree in trees),
@@ -127,13 +144,13 @@ class Verifier:
         )
 
 
-def _modes(sequences: Seq[Sequence], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """temperature, seeds, positions and coupled of a step, each [B], as the verify kernels take them."""
+def _modes(sequences: Seq[Sequence]) -> tuple[torch.Tensor, ...]:
+    """temperature, seeds, positions and coupled of a step, each [B], as the verify kernels take them; on the host."""
     return (
-        torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32, device=device),
-        torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64, device=device),
-        torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64, device=device),
-        torch.tensor([s.coupled for s in sequences], dtype=torch.bool, device=device),
+        torch.tensor([s.request.sampling.temperature for s in sequences], dtype=torch.float32),
+        torch.tensor([s.noise_seed for s in sequences], dtype=torch.int64),
+        torch.tensor([len(s.token_ids) for s in sequences], dtype=torch.int64),
+        torch.tensor([s.coupled for s in sequences], dtype=torch.bool),
     )
 
 
@@ -149,15 +166,18 @@ class _Found:
     measured: torch.Tensor | None
 
 
-def _to_host(verdict: Verdict | TreeVerdict, measured: torch.Tensor | None) -> _Found:
-    """By one transfer."""
+def _to_host(verdict: Verdict | TreeVerdict, measured: torch.Tensor | None, late: LateTokens | None = None) -> _Found:
+    """By one transfer, which brings the late draft tokens along."""
     batch, width = verdict.token_ids.shape
     # Packed as integers of one width, bit for bit: each transfer of its own would stall the device once more.
     parts = [verdict.num_accepted.to(torch.int64), verdict.token_ids.flatten(), _bits(verdict.overlap)]
     if isinstance(verdict, TreeVerdict):
         parts += [verdict.accepted_nodes.flatten().to(torch.int64), verdict.num_examined.flatten().to(torch.int64)]
     parts += [] if measured is None else [measured.flatten()]
+    parts += [] if late is None else [late.tokens]
     num_accepted, token_ids, overlap, *rest = torch.cat(parts).cpu().split([len(part) for part in parts])
+    if late is not None:
+        late.resolve(rest.pop().tolist())
     is_tree = isinstance(verdict, TreeVerdict)
     nodes, tried = [part.view(batch, width - 1).tolist() for part in rest[:2]] if is_tree else ([], [])
     return _Found(

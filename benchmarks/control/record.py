@@ -1,8 +1,8 @@
 """Records the real engine for `bench control`: what was drafted and kept step by step, and what steps take.
 
-    OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=500 python -m benchmarks.control.record --out tests/data/control
+    OMP_WAIT_POLICY=ACTIVE GOMP_SPINCOUNT=500 python -m benchmarks.control.record --out tests/data/control
 
-`steps-*.json`: the n-gram drafter at K = 8 on the shipped prompts, in their order, greedy and seeded at T = 0.7.
+`steps-*.json`: the drafter at K = 8, chains, on the shipped prompts, in their order, greedy and seeded at T = 0.7.
 `step-times.csv`: a step's seconds by sequences and K, medians over turns through all sizes from alternating ends.
 """
 
@@ -24,6 +24,7 @@ from benchmarks.decode_figures import spread_over
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
 from workers.build import build_engine
+from workers.compiled.background import compile_now
 from workers.engine import Engine
 from workers.latency_profile import StepSize, StepTime
 from workers.load.mix import PROMPTS, load_prompts
@@ -113,18 +114,21 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Turns through all sizes.")] = 7,
     only: Annotated[str, typer.Option(help="steps, times or both.")] = "both",
     model: Annotated[str | None, typer.Option(help="Known name, local folder or hub id.")] = None,
+    drafter: Annotated[str, typer.Option(help="As in the setting of that name.")] = "auto",
 ) -> None:
     """Record steps and step times from the real engine."""
     transformers.utils.logging.disable_progress_bar()
     settings = load_settings(
-        model=model or load_settings().model, drafter="ngram", device="cpu", dtype="bfloat16",
+        model=model or load_settings().model, drafter=drafter, device="cpu", dtype="bfloat16",
         max_sequences=max(TIMED_SEQUENCES) if only != "steps" else 8, max_context=CONTEXT, prefix_cache=False,
+        trees=False,  # a smaller K is replayed as the first tokens of what was drafted
     )  # fmt: skip
     engine, tokenizer = build_engine(settings, parse_policy(POLICY), worker="recorder")
+    compile_now(engine.uncompiled, settings.model_cache, engine.adopt)
     engine.plan_client.plan = constant_plan(DEPTH, [COHORT])
     out.mkdir(parents=True, exist_ok=True)
     about = {"date": datetime.now(UTC).date().isoformat(), **machine(settings.worker_threads), "model": settings.model}
-    about |= {"dtype": "bfloat16", "drafter": "ngram@1"}
+    about |= {"dtype": "bfloat16", "drafter": engine.meter.drafter}
     if only != "steps":
         write_times(out / "step-times.csv", time_steps(engine, rounds))
         (out / "step-times.json").write_text(json.dumps(about | {"context": TIMED_CONTEXT}, indent=1) + "\n")

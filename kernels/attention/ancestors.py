@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 WORD_BITS = 32
@@ -23,12 +24,9 @@ def ancestor_words(parents: Sequence[Sequence[int]], words: int | None = None) -
     needed = words_for(max((len(tree) for tree in parents), default=0))
     if words is not None and words < needed:
         raise ValueError(f"words is {words}; the largest tree needs {needed}")
-    rows = [mask for tree in parents for mask in _masks(tree)]
-    packed = torch.zeros(len(rows), needed if words is None else words, dtype=torch.int64)
-    for r, mask in enumerate(rows):
-        for w in range(needed):
-            packed[r, w] = mask >> (WORD_BITS * w) & 0xFFFFFFFF
-    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+    width = needed if words is None else words
+    packed = b"".join(mask.to_bytes(width * WORD_BITS // 8, "little") for tree in parents for mask in _masks(tree))
+    return torch.from_numpy(np.frombuffer(packed, "<i4").astype(np.int32).reshape(-1, width))
 
 
 def _masks(tree: Sequence[int]) -> list[int]:

@@ -10,7 +10,16 @@ from kernels.verify import naive, noise
 from kernels.verify.noise import Purpose, uniform
 from kernels.verify.verdict import GREEDY_BELOW, Chains, Rule, Verdict
 
-__all__ = ["GREEDY_BELOW", "BackendUnavailable", "Purpose", "Verdict", "gumbel_noise", "uniform", "verify_chain"]
+__all__ = [
+    "GREEDY_BELOW",
+    "BackendUnavailable",
+    "Purpose",
+    "Rule",
+    "Verdict",
+    "gumbel_noise",
+    "uniform",
+    "verify_chain",
+]
 
 
 def verify_chain(

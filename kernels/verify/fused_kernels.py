@@ -250,9 +250,10 @@ def verify_resample_kernel(
                 draft_row = draft_ptr + (row - b) * draft_stride
                 draft_scores = load_scores(draft_row, tokens, vocab_size, inverse_temperature)
                 draft_probs = tl.exp(draft_scores - tl.load(normaliser_ptr + normaliser_stride + row))
-                tl.store(partial_overlap_ptr + cell, tl.sum(tl.minimum(target_probs, draft_probs), 0))
-                # 1 but for block verification, whose walk left a scale before every row.
-                scale = tl.load(scale_ptr + row, mask=has_scales != 0, other=1.0)
+                # 1 but for block verification, whose walk left a scale before every row that it decided.
+                is_scaled = (has_scales != 0) & (tl.load(coupled_ptr + b) == 0)
+                scale = tl.load(scale_ptr + row, mask=is_scaled, other=1.0)
+                tl.store(partial_overlap_ptr + cell, tl.sum(tl.minimum(target_probs, draft_probs / scale), 0))
                 residual = tl.maximum(scale * target_probs - draft_probs, 0.0)
             else:
                 draft = tl.load(draft_token_ptr + row - b)

@@ -151,18 +151,19 @@ def _walk_block(chain: _Chain) -> list[int]:
     """
     draft_ids, k = chain.draft_token_ids, len(chain.draft_token_ids)
     target_rows, draft_rows = [chain.target_probs(j) for j in range(k)], [chain.draft_probs(j) for j in range(k)]
-    kept, kept_scale, scale = 0, 1.0, 1.0
+    kept, scales = 0, [1.0]
     for i, (draft, u) in enumerate(zip(draft_ids, chain.uniforms, strict=True), start=1):
         draft_probs = draft_rows[i - 1]
         draft_prob = 1.0 if draft_probs is None else float(draft_probs[draft])
-        scale = _joint_scale(scale, float(target_rows[i - 1][draft]), draft_prob)
+        scale = _joint_scale(scales[-1], float(target_rows[i - 1][draft]), draft_prob)
+        scales.append(scale)
         # The chance is mass / (mass + 1 - scale) before the end of the block, and the scale itself at the end.
         mass = float(_residual(target_rows[i], draft_rows[i], draft_ids[i], scale).sum()) if i < k else scale
         if u * (mass + (1.0 - scale)) < mass:
-            kept, kept_scale = i, scale
+            kept = i
     for j in range(min(kept + 1, k)):
-        chain.overlap[j] = _overlap(target_rows[j], draft_rows[j], draft_ids[j])
-    last = _bonus(chain) if kept == k else _recovered(chain, kept, kept_scale)
+        chain.overlap[j] = _overlap(target_rows[j], draft_rows[j], draft_ids[j], scales[j])
+    last = _bonus(chain) if kept == k else _recovered(chain, kept, scales[kept])
     return [*draft_ids[:kept], last]
 
 
@@ -202,11 +203,16 @@ def _residual(
     return (scale * target_probs - draft_probs).clamp(min=0.0)
 
 
-def _overlap(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int) -> torch.Tensor:
-    """sum_x min(target_probs, draft_probs): the probability that this position is accepted under rejection sampling."""
+def _overlap(
+    target_probs: torch.Tensor, draft_probs: torch.Tensor | None, draft: int, scale: float = 1.0
+) -> torch.Tensor:
+    """sum_x min(target_probs, draft_probs / scale): its mean over the positions that are examined is the share kept.
+
+    scale: block verification's joint scale before the position. It is over 0 wherever a position is examined.
+    """
     if draft_probs is None:
         return target_probs[draft]
-    return torch.minimum(target_probs, draft_probs).sum().clamp(max=1.0)
+    return torch.minimum(target_probs, draft_probs / scale).sum().clamp(max=1.0)
 
 
 def _argmax(scores: torch.Tensor) -> int:

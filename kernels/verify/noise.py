@@ -11,6 +11,8 @@ from enum import IntEnum
 import numpy as np
 import torch
 
+from kernels.verify import native_noise
+
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
@@ -59,16 +61,35 @@ def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, purpose: 
 def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, purpose: Purpose) -> torch.Tensor:
     """See `kernels.verify.gumbel_noise`."""
     quads = -(-vocab_size // 4)
-    counters = np.arange(quads, dtype=np.uint64)[None, :]
     keys, places = _as_words(seeds), _as_words(positions)
+    if native_noise.obstacle() is None:
+        noise = native_noise.uniforms(keys, places, 4 * quads, purpose)
+        for row in noise:
+            _to_gumbel(row)
+    else:
+        noise = _gumbel_by_numpy(keys, places, quads, purpose)
+    return torch.from_numpy(noise[:, :vocab_size]).to(seeds.device)
+
+
+def _gumbel_by_numpy(keys: np.ndarray, places: np.ndarray, quads: int, purpose: Purpose) -> np.ndarray:
+    """[n, 4 * quads] float32, where there is no compiler."""
+    counters = np.arange(quads, dtype=np.uint64)[None, :]
     noise = np.empty((len(keys), quads, 4), np.float32)
     at_once = max(1, _CACHED_COUNTERS // quads)
     for start in range(0, len(keys), at_once):
         rows = slice(start, start + at_once)
         for lane, words in enumerate(_philox(counters, places[rows], keys[rows], purpose)):
-            # -log1p(-u), not -log(u): the largest noise decides an argmax, so small exponentials need the fine steps.
-            noise[rows, :, lane] = -np.log(-np.log1p(-_unit(words)))
-    return torch.from_numpy(noise.reshape(len(keys), 4 * quads)[:, :vocab_size]).to(seeds.device)
+            noise[rows, :, lane] = _to_gumbel(_unit(words))
+    return noise.reshape(len(keys), 4 * quads)
+
+
+def _to_gumbel(units: np.ndarray) -> np.ndarray:
+    """In place. -log1p(-u), not -log(u): the largest noise decides an argmax, so small exponentials need fine steps."""
+    np.negative(units, out=units)
+    np.log1p(units, out=units)
+    np.negative(units, out=units)
+    np.log(units, out=units)
+    return np.negative(units, out=units)
 
 
 def _unit(words: np.ndarray) -> np.ndarray:

@@ -25,7 +25,9 @@ class Verdict:
     num_accepted: [B] i32, accepted draft tokens. token_ids: [B, max_k + 1] i64, the accepted draft tokens, then the
     recovered or bonus token, then -1. overlap: [num_draft] f32, sum over the vocabulary of
     min(target_probs, draft_probs) at every examined position (the accepted ones and the first rejected), NaN elsewhere;
-    for a greedy row and for a proposal without draft logits the distribution in question is one-hot.
+    for a greedy row and for a proposal without draft logits the distribution in question is one-hot. Block verification
+    has draft_probs / scale there, the joint scale of the tokens before: so with either rule the mean of the examined
+    positions is the share of them that is kept.
     """
 
     num_accepted: torch.Tensor

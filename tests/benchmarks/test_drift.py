@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from benchmarks.drift import policy_of
 from benchmarks.drift_arms import TurnClock, Turnstile
 from benchmarks.drift_figures import WHOLE, PhaseRun, Turn, aims, differences, rows_of
+from benchmarks.drift_policy import policy_of
 from benchmarks.drift_trace import Phase, phases, requests_of
 
 PROMPTS = [(1, 2, 3), (4, 5)]

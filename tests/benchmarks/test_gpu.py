@@ -107,7 +107,10 @@ def test_a_report_that_is_missing_is_a_fault(tmp_path: Path) -> None:
     [
         ((), "--output is not given and OUT is not set"),
         (("--output", "x", "--device", "tpu"), "--device tpu: use cuda or cpu"),
-        (("--output", "x", "--only", "lunch"), "--only lunch: no such part; there are environment, tests, kernels"),
+        (
+            ("--output", "x", "--only", "lunch"),
+            "--only lunch: no such part; there are environment, tests, steps-",
+        ),
     ],
 )
 def test_a_wrong_call_says_what_to_give(arguments: tuple[str, ...], message: str) -> None:
@@ -117,19 +120,25 @@ def test_a_wrong_call_says_what_to_give(arguments: tuple[str, ...], message: str
 
 
 def test_the_real_parts_run_small_on_the_cpu(tmp_path: Path) -> None:
-    chosen = [f"--only={name}" for name in ("environment", "kernels", "decode-float32")]
+    names = ["environment", "steps-bfloat16", "decode-float32", "kernels"]
+    chosen = [f"--only={name}" for name in names]
     done = gpu("--device", "cpu", *chosen, out=str(tmp_path))
     summary = json.loads((tmp_path / SUMMARY).read_text())
     assert done.returncode == 0, (done.stderr, (tmp_path / LOG).read_text())
-    assert [part["name"] for part in summary["parts"]] == ["environment", "kernels", "decode-float32"]
+    assert [part["name"] for part in summary["parts"]] == names
     assert summary["environment"]["triton"]
     assert json.loads((tmp_path / "kernels.out").read_text())["correct"]
+    stepped = json.loads((tmp_path / "steps-bfloat16.out").read_text())
+    assert stepped["correct"]
+    assert {(row["sequences"], row["k"]) for row in stepped["rows"]} == {
+        (n, k) for n in (1, 2) for k in (0, 1, 2, 4, 8)
+    }
     decoded = json.loads((tmp_path / "decode-float32.out").read_text())
     assert decoded["correct"]
     lengths = {row["arm"]: row["acceptance_length"] for row in decoded["rows"]}
     assert lengths[PLAIN] is None
     assert 1 < lengths[FUSED] == lengths[DEFINED]
-    assert {path.name for path in tmp_path.glob("*.csv")} == {"kernels.csv", "decode.csv"}
+    assert {path.name for path in tmp_path.glob("*.csv")} == {"kernels.csv", "decode.csv", "steps.csv"}
 
 
 def runs(**changed: tuple[tuple[int, ...], ...]) -> list[Run]:

@@ -16,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from controlplane.policy import parse_policy
 from controlplane.settings import load_settings
-from workers.build import build_engine, build_proposer, check_models
+from workers.build import DeviceError, build_engine, build_proposer, check_models, choose_dtype
+from workers.compiled.background import adopt_compiled
 from workers.compiled.quantization import QuantizationError
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
@@ -184,6 +185,22 @@ def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: in
     assert (engine.target.runner.context, engine.tables.num_blocks) == (context, blocks)
 
 
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_unseeded_chains_are_verified_by_the_rule_of_the_settings(tmp_path: Path, rule: str) -> None:
+    settings = load_settings(
+        model=str(tiny_model(tmp_path / "target", 128)), drafter="ngram", threads=1, max_sequences=2, max_context=128,
+        dtype="float32", verification=rule, energy_powercap=str(tmp_path),
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
+    finally:
+        torch.set_num_threads(before)
+    assert engine.energy is not None
+    engine.energy.stop()
+    assert engine.verifier.rule == rule
+
+
 def test_an_engine_with_int8_weights_reports_under_their_label(tmp_path: Path) -> None:
     settings = load_settings(
         model=str(tiny_model(tmp_path / "target", 128)), drafter="none", threads=1, max_sequences=2, max_context=128,
@@ -229,3 +246,30 @@ def test_an_engine_reports_under_its_drafters_name_and_measures_the_policys_rung
     assert window.energy_source == "model"
     assert window.drafter == "ngram@2"
     assert {cell[:2] for cell in window.profile} == {(n, k) for n in (1, 2) for k in (0, 2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "has_bfloat16", "chosen"),
+    [
+        ("auto", "cuda", True, torch.bfloat16),
+        ("auto", "cuda", False, torch.float16),
+        ("auto", "cpu", False, torch.bfloat16),
+        ("float16", "cuda", True, torch.float16),
+        ("float32", "cuda", False, torch.float32),
+        ("bfloat16", "cpu", False, torch.bfloat16),
+    ],
+)
+def test_a_gpu_without_bfloat16_computes_in_float16(monkeypatch, dtype, device, has_bfloat16, chosen) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_bfloat16)
+    assert choose_dtype(dtype, torch.device(device)) == chosen
+
+
+def test_bfloat16_is_refused_where_a_gpu_has_none(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    with pytest.raises(DeviceError, match=r"dtype: bfloat16 .* use float16 or auto"):
+        choose_dtype("bfloat16", torch.device("cuda"))
+
+
+def test_float16_on_a_cpu_says_that_it_stays_eager(capsys) -> None:
+    assert adopt_compiled((object(),), Path(), lambda *_: None, CPU, torch.float16) == ()  # type: ignore[arg-type]
+    assert "float16 is not compiled; use bfloat16 or float32" in capsys.readouterr().out

@@ -30,7 +30,10 @@ def adopt_compiled(
 
     cache: the folder of models. None is to be compiled on a GPU, nor where a reason against it was found: it is logged.
     """
-    if device.type != "cpu" or dtype not in DTYPES:
+    if device.type != "cpu" or not parts:
+        return ()
+    if dtype not in DTYPES:
+        log.warning("the step stays eager", reason=f"{str(dtype)[6:]} is not compiled; use bfloat16 or float32")
         return ()
     left = []
     for part in parts:

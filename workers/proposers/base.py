@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from workers.compiled.compilable import Compilable
+from workers.late_tokens import LateTokens
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, Trees
 
@@ -24,7 +25,8 @@ class Proposal:
     logits each draft token was sampled from (before temperature), or None where the draft is deterministic.
     positions: draft-model positions computed per sequence. predicted: how many of a sequence's draft tokens, the first
     ones, were copied from its request's own prediction; empty for none of any. trees: of each sequence, how its draft
-    tokens hang together; None for a chain, empty for chains throughout.
+    tokens hang together; None for a chain, empty for chains throughout. late: the draft tokens that only the device
+    knows, for which there are stand-ins in draft_token_ids.
     """
 
     draft_token_ids: torch.Tensor
@@ -33,6 +35,7 @@ class Proposal:
     positions: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
     trees: tuple[TokenTree | None, ...] = ()
+    late: LateTokens | None = None
 
     @classmethod
     def of(cls, drafts: Seq[Seq[int]]) -> Proposal:
@@ -57,6 +60,16 @@ class Proposal:
         return self.trees[b] if b < len(self.trees) else None
 
     def tokens(self, b: int) -> list[int]:
+        """Of sequence b, late ones read."""
+        drafted = self.stand_ins(b)
+        if self.late is not None:
+            for place, value in zip(self.late.places, self.late.read(), strict=True):
+                if self.cu_draft[b] <= place < self.cu_draft[b + 1]:
+                    drafted[place - self.cu_draft[b]] = value
+        return drafted
+
+    def stand_ins(self, b: int) -> list[int]:
+        """As `tokens`, without a look at those that are late."""
         drafted: list[int] = self.draft_token_ids[self.cu_draft[b] : self.cu_draft[b + 1]].tolist()
         return drafted
 

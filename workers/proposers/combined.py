@@ -17,6 +17,7 @@ from workers.proposers.base import Proposal, Proposer
 from workers.proposers.ngram import NGramProposer
 from workers.sequence import Sequence
 from workers.token_tree import TokenTree, Trees
+from workers.upload import upload
 
 MIN_MATCH = 3
 """Tokens that must match before the index speaks in place of a drafter; alone it has nothing to lose by fewer."""
@@ -62,16 +63,25 @@ class NGramFirstProposer:
 
 def _merged(found: Proposal, drawn: Proposal) -> Proposal:
     """One proposal of two, of which at most one drafts for each sequence; `found` is deterministic."""
-    tokens = [found.tokens(b) or drawn.tokens(b) for b in range(len(found.cu_draft) - 1)]
+    tokens = [found.tokens(b) or drawn.stand_ins(b) for b in range(len(found.cu_draft) - 1)]
     trees = tuple(None if found.k(b) else tree for b, tree in enumerate(drawn.trees))
     merged = replace(Proposal.of(tokens), positions=drawn.positions, predicted=found.predicted, trees=trees)
+    if drawn.late is not None:
+        moved = [place for b in range(len(tokens)) if not found.k(b) for place in _range_of(merged, b)]
+        merged = replace(merged, late=drawn.late.at([moved[place] for place in drawn.late.places]))
     logits = drawn.draft_logits
     if logits is None or not len(found.draft_token_ids):
         return replace(merged, draft_logits=logits)
     # The exact distribution of what was found: all on one token, whatever the temperature.
     rows = logits.new_full((len(merged.draft_token_ids), logits.shape[1]), -torch.inf)
-    is_drawn = torch.tensor([found.k(b) == 0 for b, own in enumerate(tokens) for _ in own], device=logits.device)
-    rows[is_drawn] = logits
-    certain = (~is_drawn).nonzero()[:, 0]
-    rows[certain, found.draft_token_ids.to(logits.device)] = 0.0
+    is_drawn = torch.tensor([found.k(b) == 0 for b, own in enumerate(tokens) for _ in own])
+    tables = [is_drawn.nonzero()[:, 0], (~is_drawn).nonzero()[:, 0], found.draft_token_ids]
+    drawn_rows, certain, certain_ids = upload(tables, logits.device)
+    rows[drawn_rows] = logits
+    rows[certain, certain_ids] = 0.0
     return replace(merged, draft_logits=rows)
+
+
+def _range_of(proposal: Proposal, b: int) -> range:
+    """The draft tokens of sequence b among all."""
+    return range(proposal.cu_draft[b], proposal.cu_draft[b + 1])

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from workers.attention import Rows
 from workers.compiled.compilable import Compilable
 from workers.kv_cache import KVSlots
+from workers.late_tokens import LateTokens
 from workers.model_runner import ModelRunner
 from workers.proposers.base import NoFeatures, Proposal
-from workers.proposers.draws import draft_next, over_target_vocabulary
+from workers.proposers.growth import Growth, branch_all, growths_of, proposal_of
 from workers.sequence import Sequence
+from workers.step_layout import Rows
 from workers.token_tree import TokenTree
 
 CATCH_UP_CHUNK = 128
@@ -45,14 +46,24 @@ def check_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> None:
 
 @dataclass(slots=True)
 class _DraftState:
-    """A sequence's slot in the draft model, and the tokens whose KV it holds: `confirmed` of them for good."""
+    """A sequence's slot in the draft model, and the tokens whose KV it holds: `confirmed` of them for good.
+
+    late: those fed as stand-ins, which begin at fed[late_from].
+    """
 
     slot: int
     fed: list[int] = field(default_factory=list)
     confirmed: int = 0
+    late: LateTokens | None = None
+    late_from: int = 0
 
     def keep_common(self, token_ids: Seq[int]) -> None:
         """Forget what was fed but not committed: from the first rejected draft on, whatever lies behind it."""
+        if self.late is not None:
+            # The verifier has read them meanwhile.
+            drafted = [self.late.read()[number] for number in self.late.places]
+            self.fed[self.late_from :] = drafted[: len(self.fed) - self.late_from]
+            self.late = None
         n, end = self.confirmed, min(len(self.fed), len(token_ids) - 1)
         while n < end and self.fed[n] == token_ids[n]:
             n += 1
@@ -89,26 +100,42 @@ class DraftModelProposer(NoFeatures):
         return self._runner.compilables
 
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        drafts: list[list[int]] = [[] for _ in batch]
-        logits_of: list[list[torch.Tensor]] = [[] for _ in batch]
-        positions = [0] * len(batch)
-        for depth in range(max(k, default=0)):
-            active = [b for b in range(len(batch)) if k[b] > depth]
+        device = self._runner.device
+        growths, positions = growths_of(batch, k, (), lambda sequence: True, device=device), [0] * len(batch)
+        for depth in range(max((len(growth.tokens) for growth in growths), default=0)):
+            active = [b for b, growth in enumerate(growths) if len(growth.tokens) > depth]
             if depth == 0:
                 for b in active:
                     positions[b] += self._catch_up(batch[b])
-            rows = []
+            rows: list[Rows] = []
+            late: list[tuple[int, torch.Tensor]] = []
             for b in active:
-                state, token_ids = self._states[batch[b].request.request_id], [*batch[b].token_ids, *drafts[b]]
-                rows.append(Rows(self._slots.blocks(state.slot), len(token_ids) - 1, self._embeddable(token_ids[-1:])))
-                state.fed.append(token_ids[-1])
+                state, growth = self._states[batch[b].request.request_id], growths[b]
+                if depth and growth.is_late:
+                    late.append((len(rows), growth.drawn[-1].clamp(max=self._runner.vocab_size - 1)))
+                last = growth.tokens[depth - 1] if depth else batch[b].token_ids[-1]
+                at = len(batch[b].token_ids) - 1 + depth
+                rows.append(Rows(self._slots.blocks(state.slot), at, self._embeddable([last])))
+                state.fed.append(last)
                 positions[b] += 1
-            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows))))
-            for row, b in enumerate(active):
-                token, limited = draft_next(logits[row : row + 1], batch[b], drafts[b])
-                drafts[b].append(token)
-                logits_of[b].append(limited)
-        return Proposal.drawn(drafts, [row for rows in logits_of for row in rows], positions)
+            tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
+            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows)), late=tokens))
+            places = [(growths[b], depth - 1, logits[row : row + 1]) for row, b in enumerate(active)]
+            branch_all(places, self._vocabulary, self._target_vocab)
+        return self._with_late(proposal_of(growths, positions), growths)
+
+    def _with_late(self, proposal: Proposal, growths: Seq[Growth]) -> Proposal:
+        """Each slot that was fed with tokens that were not read knows them when somebody has."""
+        if proposal.late is None:
+            return proposal
+        first = 0
+        for growth in growths:
+            if growth.drawn:
+                state = self._states[growth.sequence.request.request_id]
+                state.late = proposal.late.at(range(first, first + len(growth.drawn)))
+                state.late_from = len(growth.sequence.token_ids)
+                first += len(growth.drawn)
+        return proposal
 
     def prime(self, batch: Seq[Sequence]) -> None:
         for sequence in batch:
@@ -141,9 +168,12 @@ class DraftModelProposer(NoFeatures):
         return [min(token_id, self._runner.vocab_size - 1) for token_id in token_ids]
 
     def _to_target_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
-        """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ."""
+        """Cut or pad (with -inf: never proposed) the embedding padding in which the two models differ.
+
+        Logits over a vocabulary of its own stay as they are.
+        """
         if self._vocabulary is not None:
-            return over_target_vocabulary(logits, self._vocabulary, self._target_vocab)
+            return logits
         missing = self._target_vocab - logits.shape[1]
         if missing <= 0:
             return logits[:, : self._target_vocab]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import torch
 
 from kernels.verify import GREEDY_BELOW, Purpose, gumbel_noise
-from workers.sampling import adjust_sequence, restrict
+from workers.sampling import adjust_sequence, has_wishes, is_greedy, restrict
 from workers.sequence import Sequence
+from workers.upload import upload
 
 
 def over_target_vocabulary(logits: torch.Tensor, vocabulary: torch.Tensor, size: int) -> torch.Tensor:
@@ -16,6 +18,16 @@ def over_target_vocabulary(logits: torch.Tensor, vocabulary: torch.Tensor, size:
     full = logits.new_full((*logits.shape[:-1], size), -torch.inf)
     full[..., vocabulary] = logits
     return full
+
+
+def takes_largest(sequence: Sequence) -> bool:
+    """Whether its drafts are the drafter's largest logits as they are, and nothing asks what they were drawn from."""
+    return is_greedy(sequence.request.sampling) and not has_wishes(sequence)
+
+
+def largest(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """[count] int64: indices of the largest of logits [1, n], the largest first."""
+    return logits[0].argmax(keepdim=True) if count == 1 else logits[0].topk(count).indices
 
 
 class NoiseRows:
@@ -28,7 +40,7 @@ class NoiseRows:
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int, Purpose], torch.Tensor] = {}
 
-    def of(self, sequence: Sequence, depth: int, vocab: int) -> torch.Tensor:
+    def of(self, sequence: Sequence, depth: int, vocab: int, device: torch.device) -> torch.Tensor:
         """[vocab] f32 for the token `depth` tokens behind the sequence's last.
 
         A coupled sequence has the target's own row there, others have one of a stream of their own.
@@ -36,48 +48,66 @@ class NoiseRows:
         purpose = Purpose.COUPLED if sequence.coupled else Purpose.DRAFT
         key = sequence.noise_seed, len(sequence.token_ids) + depth, purpose
         if key not in self._rows:
-            seed, position = torch.tensor([key[0]]), torch.tensor([key[1]])
+            seed, position = upload([torch.tensor([key[0]]), torch.tensor([key[1]])], device)
             self._rows[key] = gumbel_noise(seed, position, vocab, purpose=purpose)[0]
         return self._rows[key]
 
 
-def draft_next(logits: torch.Tensor, sequence: Sequence, drafts: Seq[int]) -> tuple[int, torch.Tensor]:
-    """The token drafted after `drafts`, and what it was drawn from, as `draft_children` has it."""
-    (token,), limited = draft_children(logits, sequence, drafts, 1, NoiseRows())
-    return token, limited
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """tokens: [count] int64, in the order in which they are to be tried. limited: what they were drawn from [1, vocab],
+    the logits as the request would have them; None where nobody will ask. Both where the logits were.
+    """
+
+    tokens: torch.Tensor
+    limited: torch.Tensor | None
 
 
-def draft_children(
-    logits: torch.Tensor, sequence: Sequence, path: Seq[int], count: int, noise: NoiseRows
-) -> tuple[list[int], torch.Tensor]:
-    """`count` tokens drafted side by side after `path`, in the order in which they are to be tried.
+def draw_children(logits: torch.Tensor, sequence: Sequence, path: Seq[int], count: int, noise: NoiseRows) -> Draw:
+    """`count` tokens drafted side by side after `path`, from logits [1, vocab]; the device is not waited for.
 
-    Also what they were drawn from: logits [1, vocab] as the request would have them. Not because it must be: the closer
-    to what the target's row becomes, the more drafts are kept.
+    They are drawn from what the request would make of the logits. Not because they must be: the closer to what the
+    target's row becomes, the more drafts are kept.
 
     Greedy: the largest logits. Coupled: those that the target would most likely take, under its own noise row. Else
     they are drawn without replacement (Gumbel top-k, Kool et al. 2019), as `kernels.verify_tree` wants them: where no
     token is left that the drafter gives anything, from all others alike.
     """
     wished = adjust_sequence(logits, sequence, path, ())
-    if sequence.grammar is not None and not bool(wished.isfinite().any()):
-        wished = logits  # nothing that the grammar allows is in the draft vocabulary
+    if sequence.grammar is not None:
+        # Nothing that the grammar allows may be in the draft vocabulary.
+        wished = torch.where(wished.isfinite().any(), wished, logits)
     limited = restrict(wished, sequence.request.sampling).float()
     temperature = sequence.request.sampling.temperature
-    scores, row = limited[0], torch.zeros_like(limited[0])
+    scores, row = limited[0], None
     if temperature >= GREEDY_BELOW:
-        row = noise.of(sequence, len(path), limited.shape[1]).to(limited.device)
+        row = noise.of(sequence, len(path), limited.shape[1], limited.device)
         scores = scores / temperature + row
     if count == 1:
-        return [int(scores.argmax())], limited
-    tokens: list[int] = []
+        return Draw(scores.argmax(keepdim=True), limited)
+    tokens: list[torch.Tensor] = []
     scores = scores.clone()
+    others = torch.zeros_like(scores) if row is None else row.clone()
     for _ in range(count):
-        token = int(scores.argmax())
-        if scores[token] == -torch.inf:
-            scores = row.clone()
-            scores[tokens] = -torch.inf
-            token = int(scores.argmax())
-        scores[token] = -torch.inf
+        token = _largest(scores, others)
+        for left in (scores, others):
+            left[token] = -torch.inf
         tokens.append(token)
-    return tokens, limited
+    return Draw(torch.cat(tokens), limited)
+
+
+def _largest(scores: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """[1] int64: the largest score's token; that of `others` where all scores are -inf."""
+    token = scores.argmax(keepdim=True)
+    is_used_up = scores[token] == -torch.inf
+    if scores.is_cpu:  # where looking costs nothing
+        return others.argmax(keepdim=True) if bool(is_used_up) else token
+    return torch.where(is_used_up, others.argmax(keepdim=True), token)
+
+
+def read_tokens(draws: Seq[Draw]) -> list[list[int]]:
+    """Each one's tokens on the host, by one transfer for all of them."""
+    if not draws:
+        return []
+    lengths = [len(draw.tokens) for draw in draws]
+    return [part.tolist() for part in torch.cat([draw.tokens for draw in draws]).cpu().split(lengths)]

@@ -19,18 +19,20 @@ from torch.nn.functional import embedding
 
 from controlplane.decision.ranks import ROOT
 from kernels.packed_linear import packed_linear
-from workers.attention import Rows, SlotCache, attention_sizes, keep_and_attend, lay_out, padding
+from workers.attention import SlotCache, attention_sizes, keep_and_attend
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.kv_cache import BlockKV, KVSlots
+from workers.late_tokens import LateTokens
 from workers.proposers.base import NO_TREES, Proposal
-from workers.proposers.draws import over_target_vocabulary
 from workers.proposers.eagle_form import EagleForm
 from workers.proposers.eagle_model import EagleModel
-from workers.proposers.growth import Growth, growths_of, proposal_of
+from workers.proposers.growth import Growth, branch_all, growths_of, proposal_of
 from workers.sequence import Sequence
+from workers.step_layout import Rows, lay_out, padding
 from workers.token_tree import TokenTree, Trees
+from workers.upload import index
 
 CATCH_UP_CHUNK = 128
 
@@ -141,7 +143,7 @@ class EagleProposer:
 
     @torch.inference_mode()
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        growths, positions = growths_of(batch, k, trees, self._is_ready), [0] * len(batch)
+        growths, positions = growths_of(batch, k, trees, self._is_ready, device=self._head.device), [0] * len(batch)
         drafts = {b: _Draft(self._state(batch[b]), growth) for b, growth in enumerate(growths) if growth.tokens}
         outputs, logits = self._catch_up([batch[b] for b in drafts]) if drafts else (torch.empty(0),) * 2
         for b, draft in drafts.items():
@@ -150,10 +152,10 @@ class EagleProposer:
         front = [(b, ROOT) for b in drafts]
         level = 0
         while front:
-            full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
-            for (b, node), output, row in zip(front, outputs, full, strict=True):
+            for (b, node), output in zip(front, outputs, strict=True):
                 drafts[b].outputs[node] = output
-                drafts[b].growth.branch(node, row[None])
+            places = [(drafts[b].growth, node, row[None]) for (b, node), row in zip(front, logits, strict=True)]
+            branch_all(places, self._vocabulary, self._target_vocab)
             front, outputs, logits = self._level(drafts, level, positions)
             level += 1
         return proposal_of(growths, positions)
@@ -170,6 +172,7 @@ class EagleProposer:
         rows: list[Rows] = []
         features: list[torch.Tensor] = []
         fresh: list[int] = []  # the front's among all rows
+        late: list[tuple[int, torch.Tensor]] = []
         for b, draft in drafts.items():
             growth, tree, start = draft.growth, draft.growth.tree, len(draft.growth.sequence.token_ids) - 1
             blocks, nodes, parents = self._blocks(draft.state), tree.to_level(level), None
@@ -184,13 +187,16 @@ class EagleProposer:
                 if tree.depths[node] == level:
                     fresh.append(len(features))
                     front.append((b, node))
+                if growth.is_late:
+                    late.append((len(features), growth.drawn[node]))
                 features.append(draft.outputs[tree.parents[node]])
             rows.append(Rows(blocks, start, [growth.tokens[node] for node in nodes], parents))
             positions[b] += len(nodes)
         if not rows:
             return front, torch.empty(0), torch.empty(0)
-        outputs, logits = self._layer(rows, torch.stack(features), fresh)
-        return front, outputs[fresh], logits
+        tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
+        outputs, logits = self._layer(rows, torch.stack(features), fresh, tokens)
+        return front, outputs[index(fresh, outputs.device)], logits
 
     def prime(self, batch: Seq[Sequence]) -> None:
         shape, weight = self._model.shape, self._model.norm.weight
@@ -246,22 +252,24 @@ class EagleProposer:
         self._graph.bank.choose()
         return packed_linear(features.flatten(-2), [self._reducing], [self._model.shape.hidden])
 
-    def _layer(self, rows: list[Rows], feature: torch.Tensor, keep: Seq[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _layer(
+        self, rows: list[Rows], feature: torch.Tensor, keep: Seq[int], late: LateTokens | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's outputs [rows, hidden] for the rows' tokens with `feature` [rows, hidden]; writes their KV.
 
-        Also the logits [len(keep), draft vocabulary] of the rows in `keep`.
+        Also the logits [len(keep), draft vocabulary] of the rows in `keep`. late: tokens of rows.
         """
-        layout = lay_out(rows, self._sizes, feature.device)
+        layout = lay_out(rows, keep, self._sizes).to(feature.device)
+        layout.put(late)
         feature = torch.cat((feature, feature[:1].expand(padding(layout.num_rows), -1)))[None]
         tokens = embedding(layout.token_ids, self._embeddings)[None]
         cache = SlotCache(self._kv, layout)
         if self._graph is not None:
-            kept = torch.tensor([*keep, *[keep[0]] * padding(len(keep))], device=feature.device)
             attention = partial(keep_and_attend, cache)
-            logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], kept)
+            logits, outputs = self._graph(attention, tokens, feature, layout.positions[None], layout.kept)
             return outputs[0, : layout.num_rows], logits[0, : len(keep)]
         feature = self._model.join(tokens, feature)
         q, keys = self._model.attend(tokens, feature, layout.positions)
         attended = keep_and_attend(cache, 0, q, keys.k, keys.v)
         outputs = self._model.finish(feature, attended.transpose(1, 2))[0, : layout.num_rows]
-        return outputs, self._model.logits(outputs[list(keep)], self._head)
+        return outputs, self._model.logits(outputs[layout.kept[: len(keep)]], self._head)

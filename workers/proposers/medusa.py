@@ -13,17 +13,16 @@ import torch
 from torch import nn
 
 from controlplane.decision.ranks import ROOT
-from workers.attention import padding
 from workers.compiled.compilable import Compilable
 from workers.compiled.form import Form, linears
 from workers.compiled.graph import CompiledGraph
 from workers.compiled.opaque_attention import own_rows
 from workers.proposers.base import NO_TREES, Proposal
-from workers.proposers.draws import over_target_vocabulary
-from workers.proposers.growth import growths_of, proposal_of
+from workers.proposers.growth import branch_all, growths_of, proposal_of
 from workers.proposers.medusa_form import MedusaForm
 from workers.proposers.medusa_model import MedusaModel
 from workers.sequence import Sequence
+from workers.step_layout import padding
 from workers.token_tree import TokenTree, Trees
 
 
@@ -94,17 +93,19 @@ class MedusaProposer:
 
     @torch.inference_mode()
     def propose(self, batch: Seq[Sequence], k: Seq[int], trees: Seq[TokenTree | None] = ()) -> Proposal:
-        growths = growths_of(batch, k, trees, self._is_ready, self._num_heads)
+        growths = growths_of(batch, k, trees, self._is_ready, self._num_heads, self._head.device)
         active = [growth for growth in growths if growth.tokens]
         if active:
             hidden = torch.stack([self._known[growth.sequence.request.request_id].last for growth in active])
             logits = self._logits(hidden, max(growth.tree.depth for growth in active))
-            full = over_target_vocabulary(logits.float(), self._vocabulary, self._target_vocab)
-            for growth, own in zip(active, full, strict=True):
-                for node in range(ROOT, len(growth.tree)):
-                    depth = 0 if node == ROOT else growth.tree.depths[node] + 1
-                    if growth.tree.children[node + 1]:
-                        growth.branch(node, own[depth, None])
+            for depth in range(logits.shape[1]):
+                places = [
+                    (growth, node, own[depth, None])
+                    for growth, own in zip(active, logits, strict=True)
+                    for node in range(ROOT, len(growth.tree))
+                    if depth == (0 if node == ROOT else growth.tree.depths[node] + 1)
+                ]
+                branch_all(places, self._vocabulary, self._target_vocab)
         return proposal_of(growths, [int(bool(growth.tokens)) for growth in growths])
 
     def _logits(self, hidden: torch.Tensor, heads: int) -> torch.Tensor:

@@ -3,7 +3,8 @@
 The rows are those of the project's notes on the engines: 1 slower than without drafts as K goes to 0 under load; 2 a
 pause at K = 0 that costs what was known; 3 a K that nobody prepared; 4 K that flips on noise; 5 drafting on at high
 load because acceptance is high; 6 workers that choose K apart; 7 a drain under adaptive K that hangs; 8 slower with
-speculation than without; 9 context length that nothing looks at.
+speculation than without; 9 context length that nothing looks at; 32 a position curve that ends. All rows:
+docs/symptoms.md.
 """
 
 from collections.abc import Callable
@@ -323,3 +324,15 @@ def test_row_9_a_cohort_of_long_prompts_is_judged_by_itself(loop: Any, cohort_po
             window([(k[1], 0, False, 50)], cohort="long"),
         )
     assert (control.k("short")[0], control.k("long")[0]) == (8, 0)
+
+
+# Row 32
+
+
+def test_row_32_positions_that_are_never_kept_go_on_being_drafted(world: Any, cohort_policy: Any) -> None:
+    """From the fifth on, as where a window was computed as the whole context: the shape of the curve says so."""
+    cohort = cohort_policy(ladder=LADDER, start=8, fallback=0)
+    broken = world(cohort, lambda now: (0.9,) * 4 + (0.0,) * 4).run(120).ks[10:]
+    assert set(broken) <= {4, 8}
+    assert broken.count(8) <= 0.1 * len(broken)  # a short probe now and then
+    assert set(world(cohort, lambda now: (0.9,) * 8).run(120).ks) == {8}

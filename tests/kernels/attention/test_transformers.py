@@ -12,16 +12,20 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from transformers import AttentionInterface, AttentionMaskInterface
 
-from kernels.attention import ancestor_words, depths_of, native
-from kernels.attention.interface import PagedStep, paged_attention
+import workers.attention
+from kernels.attention import native, tree_attention, write_kv
+from workers.attention import IMPLEMENTATION, SlotCache, slot_attention
+from workers.kv_cache import BlockKV
+from workers.model_support import cache_argument
+from workers.step_layout import Rows, lay_out
 
 VOCAB = 67
 TINY = {"vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 128}
@@ -44,9 +48,6 @@ SINGLE = (-1,)
 STEPS = ((SINGLE, SINGLE, SINGLE), (CHAIN, SINGLE, TREE), (TREE, TREE[:4], CHAIN))
 BLOCK = 16
 
-AttentionInterface.register("tree_attention_test", paged_attention)
-AttentionMaskInterface.register("tree_attention_test", lambda *args, **kwargs: None)
-
 
 def build(kind: str, settings: dict[str, Any], attention: str) -> torch.nn.Module:
     config = getattr(transformers, f"{kind}Config")(**settings)
@@ -65,41 +66,36 @@ class Scene:
     def __init__(self, kind: str, settings: dict[str, Any], backend: str) -> None:
         torch.manual_seed(1)
         self.plain = build(kind, settings, "eager")
-        self.model = build(kind, settings, "tree_attention_test")
-        self.backend = backend
+        self.model = build(kind, settings, IMPLEMENTATION)
+        self.operations = {
+            operation.__name__: partial(operation, backend=backend) for operation in (tree_attention, write_kv)
+        }
         self.texts = [torch.randint(VOCAB, (n,)).tolist() for n in PROMPTS]
         self.committed = [0] * len(PROMPTS)
         config = self.model.config
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (13, BLOCK, kv_heads, head_dim)
-        self.caches = [
-            [torch.full(shape, torch.nan) for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")
-        ]
+        self.kv = BlockKV(12, config.num_hidden_layers, kv_heads, head_dim, torch.float32, torch.device("cpu"))
+        self.caches = [self.kv.keys, self.kv.values]
+        for cache in (*self.kv.keys, *self.kv.values):
+            cache.fill_(torch.nan)
         self.block_tables = torch.randperm(12).to(torch.int32).view(3, 4) + 1
 
     def forward(self, tokens: list[list[int]], trees: tuple[tuple[int, ...], ...] | None) -> list[torch.Tensor]:
-        """Logits of each sequence's rows; trees None: chains without a bitmask."""
-        ancestors = None if trees is None else ancestor_words(trees)
-        bounds = [0, *itertools.accumulate(len(t) for t in tokens)]
-        step = PagedStep(
-            k_caches=self.caches[0],
-            v_caches=self.caches[1],
-            block_tables=self.block_tables,
-            context_lens=torch.tensor(self.committed, dtype=torch.int32),
-            cu_rows=torch.tensor(bounds, dtype=torch.int32),
-            max_rows=max(len(t) for t in tokens),
-            max_context=max(self.committed),
-            ancestors=ancestors,
-            depths=None if ancestors is None else depths_of(ancestors),
-            backend=self.backend,
-        )
-        ids = torch.tensor([[t for row in tokens for t in row]])
-        with torch.no_grad():
+        """Logits of each sequence's rows, as the engine has a model compute them; trees None: chains without a mask."""
+        rows = [
+            Rows(table.tolist(), committed, text, None if trees is None else trees[b])
+            for b, (table, committed, text) in enumerate(zip(self.block_tables, self.committed, tokens, strict=True))
+        ]
+        layout = lay_out(rows, [0], None)
+        with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+            for name, operation in self.operations.items():
+                patch.setattr(workers.attention, name, operation)
             out = self.model(
-                input_ids=ids, position_ids=step.position_ids(ids.shape[1]), use_cache=False, paged_step=step
-            )
-        return [out.logits[0, a:b] for a, b in itertools.pairwise(bounds)]
+                input_ids=layout.token_ids[None], position_ids=layout.positions[None], use_cache=True,
+                **{cache_argument(type(self.model)): (cache := SlotCache(self.kv, layout)), "slot_cache": cache},
+            )  # fmt: skip
+        return [out.logits[0, a:b] for a, b in itertools.pairwise(layout.cu_rows.tolist())]
 
     def expected(self, text: list[int]) -> torch.Tensor:
         with torch.no_grad():
@@ -171,20 +167,18 @@ def test_a_model_over_the_fused_kernels_gets_its_own_logits() -> None:
 def call(**changes: Any) -> None:
     rows = torch.zeros(1, 2, 3, 16)
     arguments = {"module": torch.nn.Identity(), "query": rows, "key": rows, "value": rows, "attention_mask": None}
-    one = torch.zeros(1, dtype=torch.int32)
-    step = PagedStep([], [], one[None], one, torch.tensor([0, 3], dtype=torch.int32), 3, 0)
-    paged_attention(**(arguments | {"paged_step": step} | changes))
+    kv = BlockKV(1, 1, 2, 16, torch.float32, torch.device("cpu"))
+    cache = SlotCache(kv, lay_out([Rows([1], 0, [3, 4, 5])], [0], (64,)))
+    slot_attention(**(arguments | {"slot_cache": cache} | changes))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"paged_step": None}, "paged_step is missing"),
-        ({"attention_mask": torch.zeros(1, 1, 3, 3)}, "attention_mask is given"),
+        ({"slot_cache": None}, "works only inside"),
         ({"s_aux": torch.zeros(2)}, "uses 's_aux'"),
         ({"position_bias": torch.zeros(2)}, "uses 'position_bias'"),
-        ({"dropout": 0.1}, "dropout is 0.1"),
-        ({"query": torch.zeros(2, 2, 3, 16)}, "query has 2 batch rows"),
+        ({"softcap": 30.0}, "uses 'softcap', which is not computed where keys are gathered"),
     ],
 )
 def test_what_the_attention_does_not_compute_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -197,12 +191,6 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
     module.is_causal = False
     with pytest.raises(ValueError, match="looks ahead"):
         call(module=module)
-
-
-def test_a_step_with_a_tree_needs_its_depths() -> None:
-    one = torch.zeros(1, dtype=torch.int32)
-    with pytest.raises(ValueError, match="ancestors and depths, or neither"):
-        PagedStep([], [], one[None], one, torch.tensor([0, 1], dtype=torch.int32), 1, 0, ancestors=one[None])
 
 
 if __name__ == "__main__":

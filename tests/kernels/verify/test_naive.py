@@ -148,7 +148,7 @@ def first_token_p_value(draft_purpose: Purpose) -> float:
     return float(stats.chisquare(counts.numpy(), (target.double() / target.double().sum() * n).numpy()).pvalue)
 
 
-def test_drafting_with_the_noise_of_the_resampling_fails_where_its_own_stream_passes() -> None:
+def test_row_14_drafts_that_share_the_noise_of_the_resampling_bias_the_text() -> None:
     assert first_token_p_value(Purpose.DRAFT) > FAIR
     assert first_token_p_value(Purpose.RESAMPLE) < DAMNING
 

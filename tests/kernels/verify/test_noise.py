@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from kernels.verify import Purpose, gumbel_noise, uniform
-from kernels.verify.noise import _philox, _unit
+from kernels.verify import Purpose, gumbel_noise, native_noise, uniform
+from kernels.verify.noise import _as_words, _gumbel_by_numpy, _philox, _unit
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,23 @@ def test_philox_gives_the_published_words(bits: int, purpose: int, expected: tup
     wide = np.array([bits], np.uint64)
     words = _philox(wide[:, None] & np.uint64(0xFFFFFFFF), wide, wide, purpose)  # type: ignore[arg-type]
     assert tuple(int(w[0, 0]) for w in words) == expected
+
+
+@pytest.mark.skipif(native_noise.obstacle() is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("vocab_size", [1, 7, 255, 256, 257, 49152])
+def test_noise_has_the_same_bits_with_a_compiler_and_without_one(vocab_size: int) -> None:
+    seeds, positions = torch.tensor([5, -6, 2**62 + 17]), torch.tensor([0, 2**40 + 3, 77])
+    quads = -(-vocab_size // 4)
+    native = gumbel_noise(seeds, positions, vocab_size, purpose=Purpose.DRAFT).numpy()
+    expected = _gumbel_by_numpy(_as_words(seeds), _as_words(positions), quads, Purpose.DRAFT)[:, :vocab_size]
+    assert np.array_equal(native.view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
+
+
+def test_noise_is_there_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, positions = torch.tensor([5, -6]), torch.tensor([0, 3])
+    expected = gumbel_noise(seeds, positions, 100)
+    monkeypatch.setattr(native_noise, "obstacle", lambda: "no compiler")
+    assert torch.equal(gumbel_noise(seeds, positions, 100), expected)
 
 
 def test_uniforms_lie_strictly_between_0_and_1_at_both_ends() -> None:

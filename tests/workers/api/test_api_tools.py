@@ -259,6 +259,8 @@ def read(pieces: list[str]) -> tuple[str, list[tuple[str, str]], bool]:
     "text",
     [
         f"x <{CALL}\n{SECOND}",
+        f"</think> x{CALL}",
+        f"{CALL}{SECOND}",
         f"{CALL}\n{SECOND}",
         "a <tool_call",
         "  ",
@@ -268,7 +270,7 @@ def read(pieces: list[str]) -> tuple[str, list[tuple[str, str]], bool]:
         "",
     ],
 )
-def test_calls_do_not_depend_on_how_the_text_is_cut(text: str) -> None:
+def test_row_24_several_tokens_a_chunk_break_the_parser_of_calls(text: str) -> None:
     """Several tokens a chunk broke parsers: the first call's arguments were dropped (vllm 41967)."""
     whole = read([text])
     for size in range(1, 12):

@@ -21,7 +21,8 @@ from controlplane.decision.plan import Plan
 from controlplane.model_label import Quantization
 from controlplane.telemetry import LOAD_BUCKETS, RequestRecord
 from kernels.launch import Backend
-from workers.attention import IMPLEMENTATION, Rows
+from kernels.verify import Rule
+from workers.attention import IMPLEMENTATION
 from workers.engine import Engine
 from workers.kv_cache import blocks_for
 from workers.meter import Meter
@@ -33,13 +34,14 @@ from workers.proposers.combined import NGramFirstProposer
 from workers.proposers.draft_model import DraftModelProposer
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape
-from workers.proposers.growth import growths_of, proposal_of
+from workers.proposers.growth import branch_all, growths_of, proposal_of
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import Chunk, EngineRequest, SamplingParams, TokenLogprob
 from workers.shadow import ShadowDrafts
+from workers.step_layout import Rows
 from workers.target import Target
 from workers.token_tree import TokenTree, Trees, read_trees
 from workers.verifier import Verifier
@@ -224,7 +226,8 @@ class PathDrafter(NoFeatures):
                     path = [growth.tokens[n] for n in growth.tree.path(node)]
                     text = [*growth.sequence.token_ids, *path]
                     blocks = range(1, 1 + blocks_for(len(text)))
-                    growth.branch(node, self._runner.forward([Rows(blocks, 0, text)], [len(text) - 1]))
+                    logits = self._runner.forward([Rows(blocks, 0, text)], [len(text) - 1])
+                    branch_all([(growth, node, logits)])
         return proposal_of(growths, [len(growth.tokens) for growth in growths])
 
     def prime(self, batch: Sequence[Any]) -> None:
@@ -232,6 +235,30 @@ class PathDrafter(NoFeatures):
 
     def release(self, sequence: Any) -> None:
         pass
+
+
+class FixedDrafter(NoFeatures):
+    """Drafts what it is told, whether or not the text agrees: `drafts(emitted)` by the number of tokens emitted."""
+
+    name, version, is_deterministic = "fixed", "1", True
+
+    def __init__(self, drafts: Callable[[int], Sequence[int]]) -> None:
+        self._drafts = drafts
+
+    def propose(self, batch: Sequence[Any], k: Sequence[int], trees: Sequence[TokenTree | None] = ()) -> Proposal:
+        return Proposal.of([self._drafts(s.completion_length)[:n] for s, n in zip(batch, k, strict=True)])
+
+    def prime(self, batch: Sequence[Any]) -> None:
+        pass
+
+    def release(self, sequence: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def drafting() -> Callable[[Callable[[int], Sequence[int]]], Proposer]:
+    """A proposer by what it drafts."""
+    return FixedDrafter
 
 
 def _eagle(model: Any, slots: int, trees: Trees = NO_TREES) -> EagleProposer:
@@ -302,6 +329,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         hidden: int = 32,
         nudge: float = 0.05,
         backend: Backend = "naive",
+        rule: Rule = "token",
         quantization: Quantization = "none",
     ) -> Engine:
         clock = clock or Clock()
@@ -338,7 +366,7 @@ def make_engine(tokenizer: PreTrainedTokenizerFast) -> MakeEngine:
         return Engine(
             Target(runner(blocks=kv_blocks, held=quantization), proposer.feature_layers),
             proposer,
-            Verifier(list(eos), backend=backend),
+            Verifier(list(eos), backend, rule),
             PlanClient(_plan(k), clock),
             meter,
             tokenizer,

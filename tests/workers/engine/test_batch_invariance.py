@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import workers.attention
-from workers.attention import Rows, lay_out, padding
 from workers.context_sizes import KEY_BLOCK, context_sizes
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
+from workers.step_layout import Rows, lay_out, padding
 
 VOCAB = 64
 CONTEXT = 640
@@ -191,7 +191,7 @@ def test_rows_are_padded_to_a_multiple_of_four() -> None:
 
 def test_the_context_of_a_forward_is_the_least_that_agrees() -> None:
     rows = [Rows(PLACES.blocks(0), 70, [1, 2]), Rows(PLACES.blocks(1), 3, [1])]
-    layout = lay_out(rows, (64, 192, 300), CPU)
+    layout = lay_out(rows, [0], (64, 192, 300))
     assert (layout.gathering.context, layout.num_rows, len(layout.token_ids)) == (192, 3, 4)
 
 

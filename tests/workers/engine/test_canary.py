@@ -222,7 +222,7 @@ def test_text_that_is_wrong_only_in_company_is_found(serve, ask, prompts, compan
 
 
 @pytest.mark.parametrize("fault", ["every_draft_is_accepted", "rejected_tokens_stay_in_the_cache"])
-def test_wrong_text_is_found_while_acceptance_reads_well(serve, ask, prompts, fault, request) -> None:
+def test_row_27_text_is_wrong_while_acceptance_reads_well(serve, ask, prompts, fault, request) -> None:
     """As in vLLM 39273: valid JSON in 0 of 20 answers at an acceptance of 64 to 81 %; 1Cat 656."""
     request.getfixturevalue(fault)
     served = serve(4, "close", eos=())

@@ -9,7 +9,7 @@ import torch
 
 from kernels.verify import verify_chain
 from tests.workers.training.conftest import HIDDEN, LAYERS, VOCAB, tiny_target
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.model_runner import ModelRunner
 from workers.plan_client import constant_plan
 from workers.proposers.base import Proposer
@@ -20,6 +20,7 @@ from workers.proposers.eagle_model import EagleModel, EagleShape
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.step_layout import Rows
 
 LOOP = [3, 9, 4, 27, 8]
 TEXT = LOOP * 4 + [30, 1, 17]

@@ -27,13 +27,13 @@ def make_sequence(tokenizer):
     return make
 
 
-def test_a_stop_inside_the_budget_ends_there() -> None:
+def test_row_10_a_stop_inside_the_budget_finishes_by_length_and_leaks_what_follows() -> None:
     """In sglang 31599, this very vector finished by length at five tokens and leaked 20 and 21."""
     stop = 99
     assert trim([10, 11, stop, 20, 21, 22], 5, {stop}, False) == ([10, 11, stop], "stop")
 
 
-def test_a_stop_past_the_budget_does_not_count() -> None:
+def test_row_10_a_stop_past_the_budget_lengthens_the_text() -> None:
     assert trim([10, 11, 12, 13, 14, EOS], 5, {EOS}, False) == ([10, 11, 12, 13, 14], "length")
 
 
@@ -88,7 +88,7 @@ def test_log_probabilities_are_cut_with_the_tokens(make_sequence) -> None:
 
 
 @pytest.mark.parametrize("position", range(5))
-def test_eos_ends_the_text_at_any_position_of_four_drafts(make_sequence, position) -> None:
+def test_row_11_an_eos_amid_accepted_drafts_does_not_end_the_text(make_sequence, position) -> None:
     """In transformers 47912, only an EOS on the last position stopped."""
     token_ids = [20, 21, 22, 23, 24]
     token_ids[position] = EOS
@@ -160,7 +160,7 @@ def test_the_token_of_prefill_belongs_to_no_step(make_sequence) -> None:
     assert (sequence.spec_steps, sequence.plain_steps, sequence.verify_positions) == (0, 0, 0)
 
 
-def test_steps_are_counted_after_trimming(make_sequence) -> None:
+def test_row_35_tokens_behind_an_accepted_eos_are_counted(make_sequence) -> None:
     """In vllm 56101, [d1, d2, EOS, d4, d5, bonus] was counted as six emitted tokens."""
     sequence = make_sequence()
     commit(sequence, Accepted(0, (20,)), 0, 0, {EOS})

@@ -12,7 +12,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.compiled import compiler
 from workers.compiled.background import BackgroundCompiler, adopt_compiled
 from workers.compiled.compilable import compiled_before
@@ -21,6 +21,7 @@ from workers.compiled.packaging import make_package
 from workers.compiled.skeleton import CannotCompile, fingerprint, pack, strip
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
+from workers.step_layout import Rows
 
 CPU = torch.device("cpu")
 VOCAB = 48

@@ -44,7 +44,7 @@ def watch(monkeypatch):
 
 
 @pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
-def test_eight_requests_across_the_k_zero_threshold_crawl(make_engine, ask, watch, proposer) -> None:
+def test_row_1_eight_requests_across_the_k_zero_threshold_crawl(make_engine, ask, watch, proposer) -> None:
     """Throughput fell to a tenth once K was 0 (vllm 49548). A step beyond it is a plain step, forward by forward."""
     crossing, plain = make_engine(0, proposer, eos=()), make_engine(0, "none", eos=())
     crossing.plan_client.plan = by_load(lambda running: 2 if running <= 4 else 0)
@@ -63,7 +63,7 @@ def test_eight_requests_across_the_k_zero_threshold_crawl(make_engine, ask, watc
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 11}])
 @pytest.mark.parametrize("shadow_depth", [0, 3])
-def test_acceptance_collapses_after_k_was_zero_for_a_while(
+def test_row_2_acceptance_collapses_after_k_was_zero_for_a_while(
     make_engine, ask, prompts, sampling, shadow_depth, monkeypatch
 ) -> None:
     """K = 0 skipped the drafter's forward and left holes in its cache (TensorRT-LLM 16888); with shadows or without."""
@@ -85,7 +85,7 @@ def test_acceptance_collapses_after_k_was_zero_for_a_while(
 
 
 @pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
-def test_the_engine_hangs_while_a_full_batch_drains_under_changing_k(make_engine, ask, drain, proposer) -> None:
+def test_row_7_the_engine_hangs_while_a_full_batch_drains_under_changing_k(make_engine, ask, drain, proposer) -> None:
     """Acceptance collapsed and the engine hung as 256 requests drained (vllm 54011). 40 over 8 slots, K at random."""
     lengths = list(itertools.islice(itertools.cycle((1, 3, 9, 14, 30, 41)), 40))
 
@@ -111,7 +111,7 @@ def test_the_engine_hangs_while_a_full_batch_drains_under_changing_k(make_engine
 
 
 @pytest.mark.parametrize(("planned", "used"), [(-1, 0), (99, 16)])
-def test_a_k_outside_of_the_ladder_stops_the_worker(make_engine, ask, drain, planned, used) -> None:
+def test_row_3_a_k_outside_of_the_ladder_stops_the_worker(make_engine, ask, drain, planned, used) -> None:
     engine = make_engine(0, "target", eos=())
     engine.plan_client.plan = by_load(lambda running: planned)
     engine.submit(ask([3, 4, 5], max_tokens=40))
@@ -121,7 +121,7 @@ def test_a_k_outside_of_the_ladder_stops_the_worker(make_engine, ask, drain, pla
     assert engine.plan_client.clamped == 1
 
 
-def test_a_batch_is_split_over_two_plans(make_engine, ask, monkeypatch) -> None:
+def test_row_6_a_batch_is_split_over_two_plans(make_engine, ask, monkeypatch) -> None:
     """Ranks that chose K by themselves ran different steps (vllm 45963, sglang 35898). A plan amid a step waits."""
     engine = make_engine(0, "target", eos=())
     engine.plan_client.plan = by_load(lambda running: 2, version=1)

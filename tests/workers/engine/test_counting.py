@@ -114,7 +114,7 @@ def test_only_the_last_step_may_end_inside_its_draft(outcome) -> None:
         assert not any(is_ended(chunk) for chunk in chunks[:-1])
 
 
-def test_completion_tokens_follow_from_the_steps(outcome) -> None:
+def test_row_35_committed_tokens_do_not_add_up_to_the_usage(outcome) -> None:
     for request_id, record in outcome.records.items():
         chunks = outcome.chunks[request_id]
         assert record.completion_tokens == len(outcome.token_ids(request_id))
@@ -123,7 +123,7 @@ def test_completion_tokens_follow_from_the_steps(outcome) -> None:
             assert record.completion_tokens == 1 + steps - is_ended(chunks[-1])
 
 
-def test_the_acceptance_histogram_adds_up(outcome) -> None:
+def test_row_37_drafted_and_accepted_tokens_do_not_add_up(outcome) -> None:
     for request_id, record in outcome.records.items():
         steps = [s for chunk in outcome.chunks[request_id] for s in chunk.steps]
         histogram = Counter(accepted for drafted, accepted in steps if drafted)

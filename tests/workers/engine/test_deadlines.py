@@ -74,9 +74,7 @@ def test_a_machine_whose_time_is_corrected_loses_no_request(make_engine, ask, cl
     assert engine.end_overdue() == []
 
 
-def test_a_sequence_that_gets_no_further_is_ended_and_counted_while_the_others_go_on(
-    make_engine, ask, clock, monkeypatch
-) -> None:
+def test_row_34_a_sequence_is_wedged_for_hours_while_the_others_go_on(make_engine, ask, clock, monkeypatch) -> None:
     engine = limited(make_engine, clock, clock, slots=2, stall_s=10.0)
     for name in "ab":
         engine.submit(ask([3, 4], name, max_tokens=200))

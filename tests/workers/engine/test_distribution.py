@@ -10,6 +10,7 @@ from scipy.stats import chi2
 import kernels.verify.naive
 import workers.verifier
 from kernels.verify import Verdict
+from kernels.verify.verdict import RULES
 from workers.token_tree import read_trees
 
 REQUESTS = 40
@@ -45,21 +46,39 @@ def p_value(engine, ask, drain, own_logits, **model):
     return chi2.sf(statistic, freedom)
 
 
-@pytest.mark.parametrize("proposer", ["none", "ngram", "draft", "ngram+draft"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("proposer", ["none", "ngram", "draft", "close", "ngram+draft"])
 def test_sampled_tokens_have_the_targets_distribution(
-    make_engine, ask, drain, own_logits, proposer, fixed_noise
+    make_engine, ask, drain, own_logits, proposer, rule, fixed_noise
 ) -> None:
-    engine = make_engine(3, proposer, slots=20, eos=(), vocab=VOCAB)
+    engine = make_engine(3, proposer, slots=20, eos=(), vocab=VOCAB, rule=rule)
     assert p_value(engine, ask, drain, own_logits) > 1e-3
 
 
+@pytest.mark.parametrize("company", [1, 2, 4])
+def test_row_21_sampled_text_is_corrupt_with_more_than_two_sequences_only(
+    make_engine, ask, drain, own_logits, company, fixed_noise
+) -> None:
+    """While acceptance looked as ever: it is the text that is judged, at one, two and four sequences."""
+    engine = make_engine(3, "close", slots=company, eos=(), vocab=VOCAB)
+    assert p_value(engine, ask, drain, own_logits) > 1e-3
+
+
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("proposer", ["ngram", "draft", "ngram+draft"])
 @pytest.mark.parametrize("mistake", ["every_draft_is_accepted", "rejected_tokens_are_drawn_from_the_target"])
 def test_a_broken_acceptance_rule_is_noticed(
-    make_engine, ask, drain, own_logits, proposer, mistake, fixed_noise, request
+    make_engine, ask, drain, own_logits, proposer, mistake, rule, fixed_noise, request
 ) -> None:
     request.getfixturevalue(mistake)
-    engine = make_engine(3, proposer, slots=20, eos=(), vocab=VOCAB)
+    engine = make_engine(3, proposer, slots=20, eos=(), vocab=VOCAB, rule=rule)
+    assert p_value(engine, ask, drain, own_logits) < 1e-6
+
+
+def test_a_broken_rule_of_blocks_is_noticed(
+    make_engine, ask, drain, own_logits, a_blocks_scale_never_falls, fixed_noise
+) -> None:
+    engine = make_engine(3, "draft", slots=20, eos=(), vocab=VOCAB, rule="block")
     assert p_value(engine, ask, drain, own_logits) < 1e-6
 
 
@@ -68,11 +87,14 @@ WIDE = {"hidden_size": 64}
 """Heads of 16, which the attention that knows trees computes."""
 
 
-@pytest.mark.parametrize("proposer", ["paths", "eagle", "medusa", "ngram+paths"])
+@pytest.mark.parametrize(
+    ("proposer", "rule"),
+    [("paths", "token"), ("eagle", "token"), ("medusa", "token"), ("ngram+paths", "token"), ("ngram+paths", "block")],
+)
 def test_sampled_tokens_have_the_targets_distribution_whatever_trees_are_drafted(
-    make_engine, ask, drain, own_logits, proposer, fixed_noise
+    make_engine, ask, drain, own_logits, proposer, rule, fixed_noise
 ) -> None:
-    engine = make_engine(8, proposer, slots=20, eos=(), vocab=VOCAB, trees=TREES, hidden=64, nudge=0.1)
+    engine = make_engine(8, proposer, slots=20, eos=(), vocab=VOCAB, trees=TREES, hidden=64, nudge=0.1, rule=rule)
     assert p_value(engine, ask, drain, own_logits, **WIDE) > 1e-3
     ranks = [0, 0, 0]
     for count in engine.close_window().cohorts[0].ranks:
@@ -91,7 +113,7 @@ def test_a_broken_rule_of_trees_is_noticed(make_engine, ask, drain, own_logits, 
 def the_best_children_are_drafted(monkeypatch):
     """Instead of children drawn from the distribution that is handed to the verifier."""
 
-    def best(self, sequence, depth, vocab):
+    def best(self, sequence, depth, vocab, device):
         return torch.zeros(vocab)
 
     monkeypatch.setattr("workers.proposers.draws.NoiseRows.of", best)
@@ -122,6 +144,12 @@ def every_draft_is_accepted(monkeypatch):
 def rejected_tokens_are_drawn_from_the_target(monkeypatch):
     """Instead of from what the target gives more of than the drafter."""
     monkeypatch.setattr(kernels.verify.naive, "_residual", lambda target_probs, *_: target_probs)
+
+
+@pytest.fixture
+def a_blocks_scale_never_falls(monkeypatch):
+    """However little the target stands behind a token."""
+    monkeypatch.setattr(kernels.verify.naive, "_joint_scale", lambda *_: 1.0)
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.workers.training.conftest import HIDDEN, LAYERS, VOCAB, tiny_target
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.model_runner import ModelRunner
 from workers.proposers.eagle import EagleProposer, SharedWeights
 from workers.proposers.eagle_model import EagleModel, EagleShape, Keys, attend_unrolled
 from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.step_layout import Rows
 
 TEXT = [3, 9, 4, 27, 8, 1, 30, 12, 5, 17, 22, 2]
 

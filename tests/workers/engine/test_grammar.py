@@ -193,7 +193,7 @@ def test_masks_are_unpacked_lowest_bit_first_and_none_allows_all() -> None:
     assert unpacked.tolist() == expected
 
 
-def test_masks_along_drafts_leave_the_state_as_it_was() -> None:
+def test_row_26_looking_at_drafts_corrupts_the_state_of_a_grammar() -> None:
     """A rollback of N tokens corrupted a matcher's state (vllm 46272): there is none here."""
     looked, untouched = state(SPECS["word"], "ab"), state(SPECS["word"], "ab")
     for drafts in ("cd1", "cd12", "abab", "", "__"):
@@ -202,12 +202,30 @@ def test_masks_along_drafts_leave_the_state_as_it_was() -> None:
     assert looked.masks([], 1) == untouched.masks([], 1)
 
 
-def test_a_grammar_that_ends_inside_a_draft_allows_the_end_alone() -> None:
+def test_row_26_a_draft_past_the_end_of_a_grammar_is_an_error() -> None:
     """A draft past the end of a grammar was an assertion or an HTTP 500 (openvino.genai 4081)."""
     drafts = [*TOKENIZER.encode("ab"), EOS, EOS]
     masks = state(GrammarSpec("regex", "ab")).masks(drafts, 5)
     assert [allowed(mask) for mask in masks[2:]] == [{"</s>"}] * 3
     assert state(GrammarSpec("regex", "ab")).valid([*drafts[:2], *TOKENIZER.encode("c"), EOS]) == 2
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_row_25_behind_a_token_that_switches_the_grammar_a_draft_goes_unchecked(
+    grammar_engine, ask, drain, drafting, at
+) -> None:
+    """The switch is drafted at each position, and behind it what was right before it and is wrong after."""
+    a = TOKENIZER.encode("a")[0]
+    spec = GrammarSpec("regex", f"[a-f]{{{1 + at}}}_[0-9]{{8}}")
+    drafts = [a] * (1 + at) + TOKENIZER.encode("_") + [a] * 9
+    texts = []
+    for engine in (grammar_engine(0, "none"), grammar_engine(8, drafting(lambda done: drafts[done:]))):
+        engine.submit(replace(ask([5, 6], max_tokens=20, logit_bias=((a, 90.0),)), grammar=spec))
+        done = drain(engine)["r"]
+        texts.append(done.text)
+    assert texts == ["a" * (1 + at) + "_" + texts[0][-8:]] * 2
+    assert re.fullmatch(spec.text, texts[1])
+    assert done.steps[0] == (8, at + 1)
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from controlplane.settings import Settings
 from kernels.packed_linear import quantise
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.compiled import compiler, quantization
 from workers.compiled.compilable import compiled, compiled_before
 from workers.compiled.compiler import package_of
@@ -20,6 +20,7 @@ from workers.compiled.quantization import QuantizationError, check_quantization
 from workers.compiled.skeleton import strip
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
+from workers.step_layout import Rows
 
 BF16 = torch.bfloat16
 FAMILIES = {

@@ -82,7 +82,7 @@ def own_logprobs(own_logits, prompt, emitted):
 
 @pytest.mark.parametrize("proposer", ["none", "ngram", "target"])
 @pytest.mark.parametrize("sampling", [{}, ADJUSTED], ids=["greedy", "adjusted"])
-def test_every_emitted_token_has_the_targets_own(
+def test_row_23_log_probabilities_are_zero_or_missing_with_drafts(
     make_engine, ask, drain, prompts, own_logits, proposer, sampling
 ) -> None:
     """They were 0.0, or missing, with speculation on (llama.cpp 27972, vllm 17876). Wishes do not change them."""
@@ -131,7 +131,7 @@ def test_nobody_who_does_not_ask_has_any(make_engine, ask, drain, prompts) -> No
 
 @pytest.mark.parametrize("place", range(1, 7))
 @pytest.mark.parametrize("how", ["eos", "stop_token", "stop_string", "max_tokens"])
-def test_text_tokens_and_usage_agree_with_them_wherever_the_end_falls(
+def test_row_11_text_goes_on_past_an_end_inside_a_block(
     make_engine, ask, drain, prompts, tokenizer, how, place
 ) -> None:
     """With a drafter that is always right and K = 5, the end falls inside a block, on its last draft, on the extra

@@ -69,7 +69,7 @@ def test_text_does_not_depend_on_batch_mates(make_engine, ask, drain, prompts, s
     assert [run(engine, ask, drain, [p], sampling)[0] for p in prompts] == together
 
 
-def test_greedy_text_is_the_models_own(make_engine, ask, drain, prompts, own_logits) -> None:
+def test_row_22_greedy_text_is_not_the_models_own(make_engine, ask, drain, prompts, own_logits) -> None:
     texts = run(make_engine(K, eos=()), ask, drain, prompts, GREEDY, 12)
     for prompt, text in zip(prompts, texts, strict=True):
         logits = own_logits([prompt + text])[0]
@@ -87,7 +87,7 @@ def test_different_seeds_give_different_texts(make_engine, ask, drain, prompts) 
     assert texts[0] != texts[1]
 
 
-def test_a_drafter_switched_off_and_on_again_is_as_good_as_before(make_engine, ask, prompts) -> None:
+def test_row_2_a_drafter_switched_off_and_on_again_is_worse_than_before(make_engine, ask, prompts) -> None:
     """TensorRT-LLM 16888: K = 0 left holes in the drafter's cache, and acceptance collapsed after it."""
     engine = make_engine(3, "target", eos=())
     engine.submit(ask(prompts[4], max_tokens=60))
@@ -100,7 +100,7 @@ def test_a_drafter_switched_off_and_on_again_is_as_good_as_before(make_engine, a
     assert all(accepted == drafted for drafted, accepted in drafted)
 
 
-def test_a_rejected_draft_leaves_nothing_behind(make_engine, ask, drain, prompts) -> None:
+def test_row_29_rows_that_accept_less_than_their_batch_mates_keep_garbage(make_engine, ask, drain, prompts) -> None:
     """mlx-vlm 1155: rows that accepted less than their batch-mates kept garbage in the cache."""
     texts = run(make_engine(8, "draft", eos=()), ask, drain, prompts[:8], GREEDY, 40)
     assert texts == run(make_engine(0, "none", eos=()), ask, drain, prompts[:8], GREEDY, 40)

@@ -7,11 +7,12 @@ import torch
 from torch.nn import functional
 
 from tests.workers.training.conftest import HIDDEN, VOCAB, tiny_target
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.model_runner import ModelRunner
 from workers.proposers.medusa import MedusaProposer
 from workers.proposers.medusa_model import MedusaModel
 from workers.sequence import EngineRequest, SamplingParams, Sequence
+from workers.step_layout import Rows
 
 TEXT = [3, 9, 4, 27, 8, 1, 30, 12, 5, 17, 22, 2]
 HEADS = 3

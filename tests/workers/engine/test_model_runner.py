@@ -9,9 +9,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from workers.attention import Rows
 from workers.model_runner import ModelRunner
 from workers.model_support import UnsupportedModel, context_limit
+from workers.proposers.draft_model import DraftModelProposer
+from workers.step_layout import Rows
 from workers.target import Target
 
 VOCAB = 64
@@ -53,6 +54,7 @@ FAMILIES = {
         query_pre_attn_scalar=16,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "gemma2_window_cap": lambda: config("Gemma2", head_dim=16, sliding_window=WINDOW, attn_logit_softcapping=2.0),
     "olmo2": lambda: config("Olmo2"),
     "smollm3": lambda: config("SmolLM3"),
     "qwen3_moe": lambda: config("Qwen3Moe", head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
@@ -79,7 +81,6 @@ REFUSED = {
         lambda: config("Llama4Text", attention_chunk_size=WINDOW, num_local_experts=2, head_dim=8),
         "layers of kind chunked_attention",
     ),
-    "gemma2": (lambda: config("Gemma2", head_dim=16, sliding_window=WINDOW), "'softcap'"),
     "gpt_oss": (lambda: config("GptOss", num_local_experts=4, sliding_window=WINDOW, head_dim=8), "'s_aux'"),
     "bloom": (
         lambda: transformers.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),
@@ -150,7 +151,7 @@ def test_the_engines_greedy_text_is_the_models_own(save, make_engine, ask, drain
 
 @pytest.mark.filterwarnings("ignore")  # of the library, about kernels that are not installed
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_would_give_wrong_text_is_refused_with_the_reason(save, family) -> None:
+def test_row_28_a_state_that_cannot_be_cropped_keeps_rejected_tokens(save, family) -> None:
     make, reason = REFUSED[family]
     with pytest.raises(UnsupportedModel, match=reason) as refused:
         load(save(make()))
@@ -168,6 +169,20 @@ def test_a_text_longer_than_the_window_is_where_a_window_matters(save) -> None:
         full = model(input_ids=token_ids, use_cache=False).logits[0]
     differing = [i for i in range(40) if not torch.allclose(windowed[i], full[i], atol=1e-3)]
     assert differing == list(range(WINDOW, 40))
+
+
+@pytest.mark.parametrize("family", ["mistral_window", "gemma3_window", "qwen2_window"])
+def test_row_32_acceptance_collapses_once_a_text_is_longer_than_the_window(
+    save, make_engine, ask, drain, family
+) -> None:
+    """A window that target or drafter computes as the whole context: the draft model is the target, so all stand."""
+    folder = save(FAMILIES[family]())
+    engine = make_engine(8, DraftModelProposer(load(folder), VOCAB), eos=(), vocab=VOCAB)
+    engine.target = Target(load(folder))
+    engine.submit(ask([3 + 11 * i % 61 for i in range(WINDOW // 2)], max_tokens=6 * WINDOW))
+    steps = drain(engine)["r"].steps
+    assert {accepted - drafted for drafted, accepted in steps} == {0}
+    assert len(steps) > 4
 
 
 def test_in_bf16_too_a_model_is_checked_against_itself(save) -> None:

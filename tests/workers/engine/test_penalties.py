@@ -99,7 +99,7 @@ def make_sequence(tokenizer):
     return make
 
 
-def test_four_accepted_drafts_count_as_four(make_sequence) -> None:
+def test_row_18_four_accepted_drafts_count_as_one(make_sequence) -> None:
     """SGLang fed its penalties the last token of a step alone (33643)."""
     sequence = make_sequence([1], [4], frequency_penalty=1.0)
     logits = torch.zeros(5, VOCAB)
@@ -109,7 +109,7 @@ def test_four_accepted_drafts_count_as_four(make_sequence) -> None:
     assert restrict_batch(logits[:1], [sequence], [range(1)], [], [])[0, 5] == -4.0
 
 
-def test_penalties_and_bias_reach_every_verified_row(make_sequence) -> None:
+def test_row_16_17_min_p_biases_and_penalties_reach_the_bonus_token_alone(make_sequence) -> None:
     """min_p and logit_bias reached the bonus token alone (vllm 42744), penalties none (vllm 18902)."""
     sequence = make_sequence([1], [4], presence_penalty=2.0, logit_bias=((3, -100.0),), min_p=0.5)
     allowed = restrict_batch(torch.zeros(4, VOCAB), [sequence], [range(4)], [6, 7, 8], [])

@@ -50,7 +50,7 @@ def plain(make_engine, ask, drain, texts, **sampling):
 @pytest.mark.parametrize("prefix_cache", [True, False], ids=["prefix_cache", "replay"])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("proposer", ["none", "ngram", "close", "eagle", "medusa", "ngram+eagle"])
-def test_text_is_that_of_a_run_without(make_engine, ask, drain, texts, proposer, sampling, prefix_cache) -> None:
+def test_row_20_preemption_changes_the_text(make_engine, ask, drain, texts, proposer, sampling, prefix_cache) -> None:
     """In vLLM 52522 preemption changed greedy text."""
     engine = make_engine(4, proposer, eos=(), kv_blocks=TIGHT, prefix_cache=prefix_cache)
     done, preemptions = run(engine, ask, drain, texts, **sampling)

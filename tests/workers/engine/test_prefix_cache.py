@@ -11,9 +11,9 @@ import torch
 
 import workers.attention
 import workers.engine
-from workers.attention import Rows
 from workers.canary import Canary
 from workers.kv_cache import KVSlots
+from workers.step_layout import Rows
 from workers.uniform_rows import has_uniform_rows
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}

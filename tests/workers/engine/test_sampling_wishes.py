@@ -75,12 +75,14 @@ def plain(make_engine, ask, drain, some_prompts):
 
 
 @pytest.mark.parametrize("proposer", ["ngram", "close", "eagle"])
-def test_speculation_changes_nothing_that_a_client_sees(make_engine, ask, drain, some_prompts, proposer, plain) -> None:
+def test_row_16_17_penalties_and_biases_are_ignored_with_drafts(
+    make_engine, ask, drain, some_prompts, proposer, plain
+) -> None:
     """Penalties and biases were ignored, or applied to the bonus token alone (vllm 18902, 42744)."""
     assert outputs(make_engine(K, proposer), ask, drain, some_prompts) == plain
 
 
-def test_a_request_alone_gives_what_it_gives_among_others(make_engine, ask, drain, some_prompts, plain) -> None:
+def test_row_21_text_is_corrupt_beside_others_only(make_engine, ask, drain, some_prompts, plain) -> None:
     """Sampled text was corrupt only with more than two sequences in a step (1Cat-vLLM 656)."""
     engine = make_engine(K, "close")
     for i, (name, sampling) in enumerate(REQUESTS[::7]):
@@ -176,7 +178,7 @@ def test_any_mixture_of_wishes_gives_the_text_of_plain_decoding(make_engine, ask
     assert engine.tables.used == 0
 
 
-def test_penalties_that_look_at_the_text_before_the_step_alone_are_noticed(
+def test_row_18_the_better_the_drafter_the_weaker_the_penalty(
     make_engine, ask, drain, some_prompts, plain, blind_penalties
 ) -> None:
     """One token a step reached the penalties: the better the drafter, the weaker they were (sglang 33643)."""

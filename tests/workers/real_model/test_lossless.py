@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from controlplane.decision.plan import Plan
 from controlplane.settings import Settings
 from controlplane.telemetry import LOAD_BUCKETS
-from workers.attention import Rows
 from workers.engine import Engine
 from workers.kv_cache import blocks_for
 from workers.load.mix import load_prompts
@@ -25,6 +24,7 @@ from workers.proposers.draft_model import DraftModelProposer, check_vocabulary
 from workers.proposers.ngram import NGramProposer
 from workers.proposers.none import NoProposer
 from workers.sequence import EngineRequest, SamplingParams
+from workers.step_layout import Rows
 from workers.target import Target
 from workers.verifier import Verifier
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from controlplane.settings import Settings
-from workers.attention import Rows
 from workers.compiled.background import compile_now
 from workers.kv_cache import KVSlots
 from workers.model_runner import ModelRunner
 from workers.models.resolve import resolve_model
+from workers.step_layout import Rows
 
 pytestmark = pytest.mark.model
 

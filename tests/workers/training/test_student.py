@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tests.workers.training.conftest import Lesson, order_in, tiny_target
-from workers.attention import IMPLEMENTATION, Rows
+from workers.attention import IMPLEMENTATION
 from workers.model_runner import ModelRunner
 from workers.proposers.drafter_folder import DrafterError, identify, load_student
 from workers.proposers.student_model import assembled, kept_layers, start_from, student_config, student_decoder
+from workers.step_layout import Rows
 from workers.training.batches import TrainingBatch
 from workers.training.report import Report
 from workers.training.run import train_drafter
