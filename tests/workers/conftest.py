@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -18,7 +19,8 @@ class Counting:
     def __init__(self) -> None:
         self.wrong: list[str] = []
         self.checked = 0
-        self._chunks: defaultdict[tuple[int, str], list[Any]] = defaultdict(list)
+        # By the engine itself: another one may have the number of one that is gone, its requests half answered.
+        self._chunks: WeakKeyDictionary[Any, defaultdict[str, list[Any]]] = WeakKeyDictionary()
 
     @staticmethod
     def faults_of(chunks: list[Any]) -> list[str]:
@@ -26,12 +28,12 @@ class Counting:
         return list(faults(chunks, chunks[-1].record))
 
     def see(self, engine: Any, chunks: Iterable[Any]) -> None:
+        own = self._chunks.setdefault(engine, defaultdict(list))
         for chunk in chunks:
-            name = id(engine), chunk.request_id
-            self._chunks[name].append(chunk)
+            own[chunk.request_id].append(chunk)
             if chunk.record is not None:
                 self.checked += 1
-                seen = self._chunks.pop(name)
+                seen = own.pop(chunk.request_id)
                 self.wrong += [f"{chunk.request_id}: {fault}" for fault in faults(seen, chunk.record)]
 
 
