@@ -68,8 +68,10 @@ def main(
     full: Annotated[bool, typer.Option("--full", help="Every drafter at every K, at temperatures 0 and 0.7.")] = False,
     arm: Annotated[
         list[str] | None,
-        typer.Option(help="transformers[/prompt_lookup|/assisted], llama.cpp or kadence/DRAFTER/K[/chain], where K may "
-                     "be adaptive; again for more. Default: some of each."),
+        typer.Option(
+            help="transformers, transformers/prompt_lookup, transformers/assisted, llama.cpp or kadence/DRAFTER/K, "
+            "where K may be adaptive, and /chain may follow; again for more. Default: some of each."
+        ),
     ] = None,
     settle_s: Annotated[float, typer.Option(min=0, help="Seconds of uncounted traffic of an adaptive arm.")] = 60.0,
     dtype: Annotated[Dtype, typer.Option(help="Of all arms but llama.cpp.")] = Dtype.BFLOAT16,

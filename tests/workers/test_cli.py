@@ -3,11 +3,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from workers import cli
-from workers.lazy_group import LAZY_COMMANDS
+from workers.lazy_group import LAZY_COMMANDS, load_command
 from workers.models.registry import ModelError
 
 PROGRAM = [sys.executable, "-c", "import sys; from workers.cli import main; sys.exit(main())"]
@@ -47,6 +49,28 @@ def test_help_comes_at_once() -> None:
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("kadence 0.")
+
+
+def command_paths() -> list[tuple[str, ...]]:
+    """Every command and group of `kadence`, at any depth."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: Any, path: tuple[str, ...]) -> None:
+        found.append(path)
+        if hasattr(command, "list_commands"):
+            context = command.make_context(command.name, [], resilient_parsing=True)
+            lazy = getattr(command, "lazy_commands", {})
+            for name in command.list_commands(context):
+                walk(load_command(name, lazy) if name in lazy else command.get_command(context, name), (*path, name))
+
+    walk(typer.main.get_command(cli.app), ())
+    return found
+
+
+@pytest.mark.parametrize("path", command_paths(), ids=" ".join)
+def test_the_help_of_every_command_can_be_read(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*path, "--help"]) == 0
+    assert "Usage: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", LAZY_COMMANDS)
