@@ -19,6 +19,7 @@ from controlplane.settings import load_settings
 from workers.build import DeviceError, build_engine, build_proposer, check_models, choose_dtype
 from workers.compiled.background import adopt_compiled
 from workers.compiled.quantization import QuantizationError
+from workers.engine import Engine
 from workers.model_runner import ModelRunner, UnsupportedModel
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.base import drafter_label
@@ -169,11 +170,11 @@ def test_drafters_without_weights_are_named_by_their_version() -> None:
     assert [drafter_label(drafter()) for drafter in (NGramProposer, NoProposer)] == ["ngram@2", "none@1"]
 
 
-@pytest.mark.parametrize(("tokens", "context", "blocks"), [(0, 128, 16), (100, 100, 7), (160, 128, 10)])
-def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: int, context: int, blocks: int) -> None:
+def built(folder: Path, **wishes: object) -> Engine:
+    """An engine of a tiny model, by settings with these wishes; nothing of the process is left changed."""
     settings = load_settings(
-        model=str(tiny_model(tmp_path / "target", 128)), drafter="none", threads=1, max_sequences=2, max_context=128,
-        dtype="float32", kv_cache_tokens=tokens, prefix_cache=False, energy_powercap=str(tmp_path),
+        model=str(tiny_model(folder / "target", 128)), threads=1, max_sequences=2, max_context=128,
+        energy_powercap=str(folder), **wishes,
     )  # fmt: skip
     before = torch.get_num_threads()
     try:
@@ -182,37 +183,22 @@ def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: in
         torch.set_num_threads(before)
     assert engine.energy is not None
     engine.energy.stop()
+    return engine
+
+
+@pytest.mark.parametrize(("tokens", "context", "blocks"), [(0, 128, 16), (100, 100, 7), (160, 128, 10)])
+def test_the_kv_cache_is_as_large_as_its_setting_says(tmp_path: Path, tokens: int, context: int, blocks: int) -> None:
+    engine = built(tmp_path, drafter="none", dtype="float32", kv_cache_tokens=tokens, prefix_cache=False)
     assert (engine.target.runner.context, engine.tables.num_blocks) == (context, blocks)
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_unseeded_chains_are_verified_by_the_rule_of_the_settings(tmp_path: Path, rule: str) -> None:
-    settings = load_settings(
-        model=str(tiny_model(tmp_path / "target", 128)), drafter="ngram", threads=1, max_sequences=2, max_context=128,
-        dtype="float32", verification=rule, energy_powercap=str(tmp_path),
-    )  # fmt: skip
-    before = torch.get_num_threads()
-    try:
-        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
-    finally:
-        torch.set_num_threads(before)
-    assert engine.energy is not None
-    engine.energy.stop()
-    assert engine.verifier.rule == rule
+    assert built(tmp_path, drafter="ngram", dtype="float32", verification=rule).verifier.rule == rule
 
 
 def test_an_engine_with_int8_weights_reports_under_their_label(tmp_path: Path) -> None:
-    settings = load_settings(
-        model=str(tiny_model(tmp_path / "target", 128)), drafter="none", threads=1, max_sequences=2, max_context=128,
-        quantization="int8", compile="off", energy_powercap=str(tmp_path),
-    )  # fmt: skip
-    before = torch.get_num_threads()
-    try:
-        engine, _ = build_engine(settings, parse_policy(POLICY), "w-1")
-    finally:
-        torch.set_num_threads(before)
-    assert engine.energy is not None
-    engine.energy.stop()
+    engine = built(tmp_path, drafter="none", quantization="int8", compile="off")
     assert engine.close_window().model == f"{tmp_path / 'target'}:int8"
 
 
