@@ -15,5 +15,5 @@ def labelled(model: str, quantization: Quantization) -> str:
 def asked_for(label: str) -> str:
     """The name by which clients ask for it."""
     for quantization in get_args(Quantization):
-        label = label.removesuffix(f":{quantization}")
+        label = label.removesuffix(labelled("", quantization))
     return label

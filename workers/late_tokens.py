@@ -23,6 +23,11 @@ class LateTokens:
         self.places, self.tokens = tuple(places), tokens
         self._values: list[int] = [] if values is None else values
 
+    @classmethod
+    def of(cls, placed: Sequence[tuple[int, torch.Tensor]]) -> LateTokens | None:
+        """Tokens [1], each with its place; None where there are none."""
+        return cls([place for place, _ in placed], torch.cat([token for _, token in placed])) if placed else None
+
     def at(self, places: Sequence[int], tokens: torch.Tensor | None = None) -> LateTokens:
         """The same at other places, and known when these are; tokens: in place of them, where others stand for them."""
         return LateTokens(places, self.tokens if tokens is None else tokens, self._values)

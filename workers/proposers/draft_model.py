@@ -118,8 +118,8 @@ class DraftModelProposer(NoFeatures):
                 rows.append(Rows(self._slots.blocks(state.slot), at, self._embeddable([last])))
                 state.fed.append(last)
                 positions[b] += 1
-            tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
-            logits = self._to_target_vocabulary(self._runner.forward(rows, range(len(rows)), late=tokens))
+            forward = self._runner.forward(rows, range(len(rows)), late=LateTokens.of(late))
+            logits = self._to_target_vocabulary(forward)
             places = [(growths[b], depth - 1, logits[row : row + 1]) for row, b in enumerate(active)]
             branch_all(places, self._vocabulary, self._target_vocab)
         return self._with_late(proposal_of(growths, positions), growths)

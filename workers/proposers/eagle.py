@@ -194,8 +194,7 @@ class EagleProposer:
             positions[b] += len(nodes)
         if not rows:
             return front, torch.empty(0), torch.empty(0)
-        tokens = LateTokens([row for row, _ in late], torch.cat([token for _, token in late])) if late else None
-        outputs, logits = self._layer(rows, torch.stack(features), fresh, tokens)
+        outputs, logits = self._layer(rows, torch.stack(features), fresh, LateTokens.of(late))
         return front, outputs[index(fresh, outputs.device)], logits
 
     def prime(self, batch: Seq[Sequence]) -> None:

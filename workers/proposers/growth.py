@@ -110,10 +110,8 @@ def proposal_of(growths: Seq[Growth], positions: Seq[int]) -> Proposal:
     known = next((row for row in rows if row is not None), None)
     drawn = [] if known is None else [torch.zeros_like(known) if row is None else row for row in rows]
     proposal = Proposal.drawn([growth.tokens for growth in growths], drawn, positions)
-    late = [token for growth in growths for token in growth.drawn]
-    if late:
-        flags = [growth.is_late for growth in growths for _ in growth.tokens]
-        places = [place for place, is_late in enumerate(flags) if is_late]
-        proposal = replace(proposal, late=LateTokens(places, torch.cat(late)))
+    late = [
+        (proposal.cu_draft[b] + i, token) for b, growth in enumerate(growths) for i, token in enumerate(growth.drawn)
+    ]
     trees = tuple(None if growth.tree.is_chain else growth.tree for growth in growths)
-    return replace(proposal, trees=trees) if any(tree is not None for tree in trees) else proposal
+    return replace(proposal, late=LateTokens.of(late), trees=trees if any(tree is not None for tree in trees) else ())

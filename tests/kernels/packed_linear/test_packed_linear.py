@@ -61,18 +61,22 @@ def test_weights_side_by_side_give_what_each_gives_alone(bank, dtype) -> None:
     assert torch.equal(packed_linear(x, numbers, [3, 70, 64]), torch.cat(alone, -1))
 
 
+def differing(x: torch.Tensor, number: int, size: int) -> list[tuple[int, int]]:
+    """First row and number of rows of those parts of x [70, in] that are not to the bit what they are in all of it."""
+    whole = packed_linear(x, [number], [size])
+    return [
+        (start, rows)
+        for rows in (*range(1, 20), 32, 64, 70)
+        for start in range(0, 70 - rows + 1, 3)
+        if not torch.equal(packed_linear(x[start : start + rows], [number], [size]), whole[start : start + rows])
+    ]
+
+
 def test_a_row_does_not_depend_on_the_others_nor_on_its_place(bank, dtype) -> None:
     number = bank.add(draw(130, 576, dtype=dtype))
     bank.choose()
     x = draw(70, 576, dtype=dtype)
-    whole = packed_linear(x, [number], [130])
-    differing = [
-        (start, rows)
-        for rows in (*range(1, 20), 32, 64, 70)
-        for start in range(0, 70 - rows + 1, 3)
-        if not torch.equal(packed_linear(x[start : start + rows], [number], [130]), whole[start : start + rows])
-    ]
-    assert not differing
+    assert differing(x, number, 130) == []
 
 
 def test_the_number_of_threads_does_not_matter(bank, dtype) -> None:
@@ -167,14 +171,7 @@ def test_an_int8_row_does_not_depend_on_the_others_nor_on_its_place(bank) -> Non
     number = bank.add(*with_scale(quantise(draw(130, 576, dtype=BF16))))
     bank.choose()
     x = draw(70, 576, dtype=BF16)
-    whole = packed_linear(x, [number], [130])
-    differing = [
-        (start, rows)
-        for rows in (*range(1, 20), 32, 64, 70)
-        for start in range(0, 70 - rows + 1, 3)
-        if not torch.equal(packed_linear(x[start : start + rows], [number], [130]), whole[start : start + rows])
-    ]
-    assert not differing
+    assert differing(x, number, 130) == []
 
 
 def test_the_number_of_threads_does_not_matter_to_int8(bank) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,6 +206,24 @@ def drain() -> Callable[..., dict[str, Finished]]:
 def ask() -> Callable[..., EngineRequest]:
     """A request, greedy unless told otherwise."""
     return _ask
+
+
+@pytest.fixture(scope="session")
+def interpreted() -> Callable[[Path], dict[str, Any]]:
+    """Runs a file as a program in Triton's interpreter, and reads the JSON of its last line."""
+
+    def run(program: Path) -> dict[str, Any]:
+        pytest.importorskip("triton", reason="Triton is published for Linux only")
+        root = str(Path(__file__).parents[3])
+        environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
+        done = subprocess.run(
+            [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return run
 
 
 MakeEngine = Callable[..., Engine]
