@@ -20,6 +20,7 @@ from workers.compiled.background import adopt_compiled
 from workers.compiled.quantization import check_quantization
 from workers.energy import energy_sampler
 from workers.engine import Engine
+from workers.freed_memory import give_back_freed_memory
 from workers.latency_profile import LatencyProfile, step_sizes
 from workers.meter import Meter
 from workers.model_runner import ModelRunner
@@ -118,6 +119,7 @@ def build_engine(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     runner = _load(folder, settings, device, dtype, settings.model, is_target=True)
     proposer = build_proposer(settings, runner, tokenizer, device, dtype)
+    give_back_freed_memory()
     sku = settings.price_key(torch.cuda.get_device_name(device) if device.type == "cuda" else None)
     label = drafter_label(proposer)
     energy = energy_sampler(settings, device.type, time.monotonic(), gpu_uuid(device))

@@ -21,6 +21,7 @@ from workers.deadlines import Deadlines
 from workers.detokenizer import Detokenizer
 from workers.energy import EnergySampler
 from workers.fair_queue import cost_of
+from workers.freed_memory import give_back_freed_memory
 from workers.grammar import Grammars
 from workers.kv_cache import BLOCK_SIZE, blocks_for
 from workers.latency_profile import LatencyProfile, StepSize, StepTime, scratch_sequences
@@ -241,6 +242,7 @@ class Engine:
         runner = self.target.runner
         if runner.is_compiled and runner.has_eager and not any(s.is_eager for s in self._sequences.values()):
             runner.drop_eager()
+            give_back_freed_memory()
 
     def close_window(self) -> WorkerWindow:
         """Close the meter's window with the engine's present state."""
