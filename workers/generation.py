@@ -130,6 +130,7 @@ class Generation:
         self._is_sent = False
         self._refused: set[int] = set()
         self._ended = False
+        self._deadline: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Returns when one of the requests has its first chunk: none waits for the first chunks of the others.
@@ -137,6 +138,10 @@ class Generation:
         Raises whatever the backend raised for any of them until then; the others are cancelled then.
         """
         self._is_sent = True
+        if (deadline_at := self._requests[0].deadline_at) is not None:
+            left_s = max(deadline_at + GRACE_S - time.time(), 0.0)
+            # One timer for all of it: to set one for every step cost a twentieth of what a step's chunk costs here.
+            self._deadline = asyncio.get_running_loop().call_later(left_s, self._queue.put_nowait, DeadlineExceeded())
         self._tasks = [asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(self._streams)]
         try:
             self._first = await self._take()
@@ -160,13 +165,7 @@ class Generation:
 
     async def _take(self) -> list[Arrival]:
         """Wait for one chunk and take all that are there."""
-        deadline_at = self._requests[0].deadline_at
-        left_s = None if deadline_at is None else max(deadline_at + GRACE_S - time.time(), 0.0)
-        try:
-            async with asyncio.timeout(left_s):
-                waiting = [await self._queue.get()]
-        except TimeoutError:
-            raise DeadlineExceeded from None
+        waiting = [await self._queue.get()]
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         arrived = []
@@ -209,6 +208,8 @@ class Generation:
         if self._ended:
             return
         self._ended = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._on_end is not None:
             self._take_unread()
             taken_in = [r for index, r in enumerate(self._requests) if self._is_sent and index not in self._refused]

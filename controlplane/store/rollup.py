@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
+from functools import cache
 from operator import add
 from typing import Any, NamedTuple
 
@@ -168,10 +169,16 @@ def _upsert(
 ) -> None:
     if not rows:
         return
-    statement: Any = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    connection.execute(_statement(connection.dialect.name, table, tuple(key), tuple(summed)), rows)
+
+
+@cache
+def _statement(dialect: str, table: type[Base], key: tuple[str, ...], summed: tuple[str, ...]) -> Any:
+    """Made once: to make it takes longer than to run it, and a controller runs it every second."""
+    statement: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
     columns: Any = table.__table__.c
     more = {name: _sum(columns[name], statement.excluded[name]) for name in summed}
-    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=more), rows)
+    return statement.on_conflict_do_update(index_elements=list(key), set_=more)
 
 
 def _sum(before: Any, added: Any) -> Any:
