@@ -161,7 +161,7 @@ def rule(
     ruled.decide(Reason.NO_LATENCY, is_goodput & (not seen.knows_times))
     # A drafter that was not asked is not silent.
     resting_k = (ruled.k > 0) & ~seen.is_unpaid
-    ruled.decide(Reason.NO_DATA, resting_k & (samples < table.min_samples)[:, None])
+    ruled.decide(Reason.NO_DATA, resting_k & (samples[:, None] < needed_samples(table, cells, seen.drift_at)))
     ruled.decide(Reason.SILENT, resting_k & ~seen.is_told[:, None])
     is_unknown = (samples < table.min_samples)[:, None] & (ruled.k == 0)
     # From K = 0 without evidence, only a probe leads on.
@@ -225,6 +225,16 @@ def nearest(cells: CellStates) -> Ints:
         above[:, :-distance] = known[:, distance:]
         out = np.where(out < 0, np.where(below >= 0, below, above), out)
     return out
+
+
+def needed_samples(table: PolicyTable, cells: CellStates, drift_at: Floats) -> Floats:
+    """[cohorts, loads]: examined drafts below which a cell stays at its K. drift_at: [cohorts], of the last alarm.
+
+    After an alarm what is left are those seen since acceptance changed, and K is known to be one for other text: fewer
+    do, or a cohort that rarely runs keeps the wrong K for minutes.
+    """
+    needed = np.broadcast_to(table.min_samples[:, None], cells.k.shape)
+    return np.where(drift_at[:, None] > cells.changed_at, np.minimum(needed, ENOUGH), needed)
 
 
 def probe_samples(table: PolicyTable) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from controlplane.decision.cells import CellStates
-from controlplane.decision.guard import Reason, probe_limit_s, probe_samples
+from controlplane.decision.guard import Reason, needed_samples, probe_limit_s, probe_samples
 from controlplane.decision.observation import Floats
 from controlplane.decision.policy_table import GOODPUT
 from controlplane.decision.state import DecisionState
@@ -65,7 +65,8 @@ def _why(state: DecisionState, situation: Situation, wish: Wish, c: int, b: int,
         case Reason.NO_LATENCY:
             return "no step times are known yet"
         case Reason.NO_DATA:
-            return f"{samples:.0f} of {guard.min_samples} samples"
+            needed = needed_samples(table, cells, state.drift_at)[c, b]
+            return f"{samples:.0f} of {needed:.0f} samples"
         case Reason.SILENT:
             return "no draft was examined"
         case Reason.HOLDING:

@@ -197,7 +197,7 @@ def _guard() -> Schema:
             "tolerance": _percent("Dead band, 0% to 50%.", f"{default.tolerance:.0%}"),
             "hold": _duration("Least time between two changes of K, 0s to 1h.", f"{default.hold_s:g}s"),
             "min_samples": {
-                "description": "Examined drafts without which nothing is decided.",
+                "description": "Examined drafts without which nothing is decided; after a drift alarm 20 do.",
                 "default": default.min_samples,
                 **_whole(1, MAX_SAMPLES),
             },

@@ -174,6 +174,17 @@ def test_too_few_samples_argue_for_nothing(cohort_policy: Any) -> None:
     assert (ruling.k, ruling.reason) == (2, Reason.NO_DATA)
 
 
+@pytest.mark.parametrize(
+    ("samples", "changed_at", "reason"),
+    [(20.0, 0.0, Reason.LOWERED), (19.0, 0.0, Reason.NO_DATA), (20.0, 3.5, Reason.NO_DATA)],
+)
+def test_after_a_drift_alarm_twenty_samples_do(
+    cohort_policy: Any, samples: float, changed_at: float, reason: Reason
+) -> None:
+    cells = resting(2, changed_at=changed_at)
+    assert ruled(cohort_policy(), Asked(0), cells, samples=samples, now=4.0, drift_at=3.0).reason is reason
+
+
 @pytest.mark.parametrize("wish", [Asked(1), Asked(8), Asked(0)])
 def test_too_few_samples_lead_from_zero_only_to_a_probe(cohort_policy: Any, wish: Asked) -> None:
     early = ruled(cohort_policy(), wish, resting(0), samples=49.0, now=14.0)
