@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
+import uvloop
 
 from benchmarks.decode import machine
 from benchmarks.decode_figures import Spread, append_lines
@@ -152,7 +153,7 @@ def main(
     rows = []
     with running(0, **given) as server:
         for n in streams:
-            pairs = asyncio.run(compare(server.url, engine, n, tokens, rounds, settings.model))
+            pairs = uvloop.run(compare(server.url, engine, n, tokens, rounds, settings.model))
             rows.append(row_of(n, tokens, pairs))
             typer.echo(json.dumps(rows[-1]))
     engine.stop()
