@@ -7,7 +7,7 @@ set -euo pipefail
 MODEL=smollm2-135m-instruct
 SEED=0
 ANSWERS=2430
-EAGLE_STEPS=1000 EAGLE_RATE=2e-3
+EAGLE_STEPS=2000 EAGLE_RATE=2e-3
 MEDUSA_STEPS=600 MEDUSA_RATE=2e-3
 DRAFT_STEPS=900 DRAFT_RATE=1e-3
 # Only a limit: the steps above say how long it goes on.

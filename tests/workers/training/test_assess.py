@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -151,3 +153,16 @@ def test_without_a_plain_step_there_is_nothing_to_hold_it_against() -> None:
 @pytest.mark.parametrize(("parents", "depth"), [((), 0), ((-1, -1), 1), ((-1, 0, 1, -1), 3)])
 def test_the_depth_of_a_tree_is_that_of_its_longest_path(parents: tuple[int, ...], depth: int) -> None:
     assert tree_depth(parents) == depth
+
+
+def test_asked_for_json_the_command_says_one_object_on_stdout_and_nothing_else(trained: Order, tmp_path: Path) -> None:
+    drafter = shutil.copytree(trained.out, tmp_path / "drafter")
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": p.text, "domain": p.domain, "held_out": p.held_out} for p in trained.prompts]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    command = ["train", "evaluate", str(drafter), "--model", str(trained.folder), "--prompts", str(prompts), "--json"]
+    program = [sys.executable, "-c", "import sys; from workers.cli import main; sys.exit(main())"]
+    done = subprocess.run(
+        [*program, *command, "--model-cache", str(trained.cache)], check=True, capture_output=True, text=True
+    )
+    assert [step["k"] for step in json.loads(done.stdout)["steps"]][:2] == [0, 1]
