@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import structlog
 import torch
 import transformers
 import typer
@@ -36,6 +35,7 @@ from benchmarks.decode_load import CONTEXT, Decoders, Dtype, Order, measure
 from benchmarks.decode_result import append_csv, print_tables, result
 from controlplane.settings import load_settings, physical_cores
 from workers.compiled.skeleton import CannotCompile
+from workers.logs import log_to_stderr
 
 CPUINFO = Path("/proc/cpuinfo")
 RESULTS = Path(__file__).with_name("decode.csv")
@@ -81,7 +81,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:  # fmt: skip
     """Decoding speed of transformers, llama.cpp and Kadence, one sequence at a time, on the CPU."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
+    log_to_stderr()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     try:

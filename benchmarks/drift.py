@@ -20,7 +20,6 @@ from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import structlog
 import transformers
 import typer
 
@@ -31,6 +30,7 @@ from benchmarks.drift_figures import WHOLE, Turn, aims, differences, rows_of
 from benchmarks.drift_policy import ADAPTIVE, LADDER, policy_of
 from benchmarks.drift_trace import ONE_COHORT, TEMPERATURE, Phase, Texts, phases, requests_of
 from controlplane.settings import Settings, load_settings
+from workers.logs import log_to_stderr
 
 RESULTS = Path(__file__).with_name("drift.csv")
 FIXED = tuple(f"K={k}" for k in LADDER)
@@ -130,7 +130,7 @@ def main(
 ) -> None:
     """Tokens per second of adaptive K beside every fixed K, by phase of a mix that drifts."""
     transformers.utils.logging.disable_progress_bar()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
+    log_to_stderr()
     names = arms.split(",")
     if unknown := [name for name in names if name not in (*FIXED, *ADAPTIVE)]:
         _stop(f"--arms: {unknown[0]!r} is none of {', '.join((*FIXED, *ADAPTIVE))}", 2)

@@ -63,6 +63,11 @@ def configure_logs(settings: Settings, component: str) -> Path:
     return path
 
 
+def log_to_stderr() -> None:
+    """For a command whose result goes to stdout, which would else have the log lines too."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
 _FACTS: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,

@@ -96,8 +96,8 @@ class Guard:
     """Limits on how K may move.
 
     tolerance: dead band, as a share of the floor. hold_s: least time between two changes of K. min_samples: examined
-    drafts without which nothing is decided. probe_every_s: time between two probes of a rung given up, doubled while
-    they fail.
+    drafts without which nothing is decided, but for fewer after a drift alarm (guard.needed_samples). probe_every_s:
+    time between two probes of a rung given up, doubled while they fail.
     """
 
     tolerance: float = 0.02

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 from rich.console import Console
 
+from workers.logs import log_to_stderr
 from workers.training.plots import MISSING, can_plot, plot_evaluation
 from workers.training.progress import Bars
 from workers.training.step_cost import StepCost, drafting_share, speed_ups, speed_ups_together
@@ -50,7 +49,7 @@ def evaluate_command(
     from workers.training.prompts import limited, read_prompts, shipped_prompts
     from workers.training.step_cost import keep_cost, measure_steps
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
+    log_to_stderr()
     asked = limited(shipped_prompts() if prompts is None else read_prompts(prompts), limit)
     cache, cores = load_settings(model_cache=model_cache).model_cache, physical_cores()
     order = AssessmentOrder(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import torch
 from transformers import AutoTokenizer
 
 from controlplane.telemetry import ProfileCell
+from tests.workers.test_cli import run
 from tests.workers.training.conftest import HIDDEN, VOCAB, tiny_target
 from workers.proposers.drafter_folder import DrafterCard, DrafterError, identify, read_card, save_drafter
 from workers.proposers.eagle_model import EagleModel, EagleShape
@@ -161,8 +160,6 @@ def test_asked_for_json_the_command_says_one_object_on_stdout_and_nothing_else(t
     lines = [{"prompt": p.text, "domain": p.domain, "held_out": p.held_out} for p in trained.prompts]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     command = ["train", "evaluate", str(drafter), "--model", str(trained.folder), "--prompts", str(prompts), "--json"]
-    program = [sys.executable, "-c", "import sys; from workers.cli import main; sys.exit(main())"]
-    done = subprocess.run(
-        [*program, *command, "--model-cache", str(trained.cache)], check=True, capture_output=True, text=True
-    )
+    done = run(*command, "--model-cache", str(trained.cache))
+    assert done.returncode == 0, done.stderr
     assert [step["k"] for step in json.loads(done.stdout)["steps"]][:2] == [0, 1]
