@@ -165,7 +165,8 @@ class Worker:
                 self._energy.stop()
 
     def _on_chunks(self, chunks: Sequence[Chunk]) -> None:
-        self._event_loop.call_soon_threadsafe(self._requests.deliver, chunks)
+        if not self._requests.pass_on(chunks):
+            self._event_loop.call_soon_threadsafe(self._requests.deliver, chunks)
 
     def _on_report(self, report: Report) -> None:
         self._reporter.put(report)

@@ -1,4 +1,9 @@
-"""The requests that a worker has taken in: each one's call ends with it, its tokens go out with those of the others."""
+"""The requests that a worker has taken in: each one's call ends with it, its tokens go out with those of the others.
+
+A step's tokens are sent by the engine's own thread, before it computes the next step: handed to the event loop they
+would wait for the interpreter's lock until that computes, and the loop, the endpoint and the client would then each
+take a core away from it. What begins or ends a request is the event loop's.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,19 @@ from workers.sequence import Chunk, EngineRequest
 from workers.token_outlet import Outlet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
+    """has_begun: its first chunk is on its way."""
+
     outlet: Outlet
     end: asyncio.Future[None]
+    has_begun: bool = False
 
 
 class OpenRequests:
-    """Of one worker, on its event loop. submit and cancel: of the engine, which answers through `deliver`."""
+    """Of one worker, on its event loop. submit and cancel: of the engine, which answers through `pass_on`, and through
+    `deliver` what that leaves.
+    """
 
     def __init__(
         self,
@@ -35,6 +45,8 @@ class OpenRequests:
         self._submit = submit
         self._cancel = cancel
         self._open: dict[str, _Open] = {}
+        self._left = 0  # steps that pass_on left, counted by the engine's thread
+        self._delivered = 0  # and those of them that were delivered, by the event loop
 
     async def serve(self, request: EngineRequest, outlet: Outlet) -> None:
         """Returns when the request's last chunk has gone out; cancelled before that, the engine ends it, too.
@@ -62,8 +74,38 @@ class OpenRequests:
             if is_with_engine:
                 self._cancel(request.request_id)
 
+    def pass_on(self, chunks: Sequence[Chunk]) -> bool:
+        """On the engine's thread: send what one step gave, one message to each endpoint.
+
+        False, and nothing is sent, where a request begins or ends with it, or `deliver` owes what came before: it is
+        then for `deliver`.
+        """
+        messages = self._under_way(chunks) if self._left == self._delivered else None
+        if messages is None:
+            self._left += 1
+            return False
+        for outlet, message in messages.items():
+            outlet.send(message)
+        return True
+
+    def _under_way(self, chunks: Sequence[Chunk]) -> dict[Outlet, list[Chunk]] | None:
+        """By endpoint; None where one of them is the first or the last of its request."""
+        messages: dict[Outlet, list[Chunk]] = {}
+        for chunk in chunks:
+            found = self._open.get(chunk.request_id)
+            if found is None or not found.has_begun or chunk.finish_reason is not None:
+                return None
+            messages.setdefault(found.outlet, []).append(chunk)
+        return messages
+
     def deliver(self, chunks: Sequence[Chunk]) -> None:
-        """What one step gave: one message to each endpoint."""
+        """What one step gave and `pass_on` left: one message to each endpoint."""
+        try:
+            self._deliver(chunks)
+        finally:
+            self._delivered += 1
+
+    def _deliver(self, chunks: Sequence[Chunk]) -> None:
         messages: dict[Outlet, list[Chunk]] = {}
         ended: list[asyncio.Future[None]] = []
         for chunk in chunks:
@@ -76,6 +118,7 @@ class OpenRequests:
                     self._turn_away(chunk.request_id, Overloaded(wait_s, "the request waited too long for its turn"))
                 else:
                     messages.setdefault(found.outlet, []).append(chunk)
+                    found.has_begun = True
                     if chunk.finish_reason is not None:
                         ended.append(found.end)
             self._ends.take(chunk)

@@ -7,8 +7,9 @@ every one would be an object of its own in Ray's store (3 ms of processor time a
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Sequence
-from typing import cast
 
 import structlog
 
@@ -30,14 +31,22 @@ class EndpointLost(WorkerError):
         super().__init__(message)
 
 
-class Outlet(asyncio.Protocol):
-    """One endpoint's connection; all on the event loop that made it."""
+class Outlet:
+    """One endpoint's connection, whose socket it owns: `send` may be called from any thread, the rest is the event
+    loop's that made it.
+    """
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-        self._transport: asyncio.Transport | None = None
+    def __init__(self, connection: socket.socket, secret: str) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._loop = asyncio.get_running_loop()
+        self._unsent = bytearray()
+        self._lock = threading.Lock()
         self._open: set[asyncio.Future[None]] = set()
         self.is_lost = False
+        self._loop.add_reader(connection, self._read)
+        self._write(framed(secret.encode()))
 
     def follow(self, end: asyncio.Future[None]) -> None:
         """Have `end` fail with EndpointLost when the connection goes before it is done."""
@@ -48,28 +57,67 @@ class Outlet(asyncio.Protocol):
         end.add_done_callback(self._open.discard)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """One message; on a connection that is lost it goes nowhere."""
-        if self._transport is None or self.is_lost:
-            return
-        if self._transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
-            log.error("an endpoint reads no tokens; its requests are ended")
-            self._transport.abort()
-            return
-        self._transport.write(encode(chunks))
+        """One message, on its way before those of later calls; on a connection that is lost it goes nowhere."""
+        self._write(encode(chunks))
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(framed(self._secret.encode()))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
+        """Let go of the connection; who follows it is told."""
+        with self._lock:
+            if self.is_lost:
+                return
+            self.is_lost = True
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            self._unsent.clear()
         for end in tuple(self._open):
             if not end.done():
                 end.set_exception(EndpointLost())
+
+    def _write(self, message: bytes) -> None:
+        with self._lock:
+            if self.is_lost:
+                return
+            has_waited = bool(self._unsent)
+            self._unsent += message
+            if has_waited:
+                if len(self._unsent) > MOST_UNSENT_BYTES:
+                    log.error("an endpoint reads no tokens; its requests are ended")
+                    self._loop.call_soon_threadsafe(self.close)
+            elif not self._send_unsent():
+                self._loop.call_soon_threadsafe(self._wait_for_room)
+
+    def _send_unsent(self) -> bool:
+        """What the socket takes; False where something is left for when it has room. With the lock held."""
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._unsent.clear()
+            self._loop.call_soon_threadsafe(self.close)
+        return not self._unsent
+
+    def _wait_for_room(self) -> None:
+        with self._lock:
+            if not self.is_lost:
+                self._loop.add_writer(self._socket, self._go_on)
+
+    def _go_on(self) -> None:
+        with self._lock:
+            if not self.is_lost and self._send_unsent():
+                self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        """An endpoint says nothing on it: all that can be read is its end."""
+        try:
+            if self._socket.recv(1024):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        self.close()
 
 
 class Outlets:
@@ -107,11 +155,10 @@ def _is_lost(task: asyncio.Task[Outlet]) -> bool:
 
 
 async def _connect(address: EndpointAddress) -> Outlet:
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(CONNECT_WITHIN_S):
-            _, outlet = await loop.create_connection(lambda: Outlet(address.secret), address.host, address.port)
+        where = (address.host, address.port)
+        connection = await asyncio.to_thread(socket.create_connection, where, CONNECT_WITHIN_S)
     except (OSError, TimeoutError) as error:
         log.error("an endpoint cannot be reached", host=address.host, port=address.port, reason=str(error))
         raise EndpointLost("the worker cannot reach the endpoint; try again") from error
-    return outlet
+    return Outlet(connection, address.secret)

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import workers.token_inlet
+import workers.token_outlet
 from workers.admission import Admission
 from workers.backend import Overloaded, WorkerError
 from workers.deadlines import QUEUE_WAIT
@@ -105,6 +106,90 @@ def test_requests_of_one_endpoint_share_one_connection() -> None:
         return first is second is await rig.outlets.reach(address)
 
     assert run(test)
+
+
+def test_a_step_in_the_middle_of_requests_needs_no_event_loop() -> None:
+    async def test(rig: Rig) -> list[tuple[int, ...]]:
+        inlet = rig.endpoint()
+        stream = inlet.open("a")
+        call = await rig.call("a", inlet)
+        first, second, last = Chunk("a", (1,), ""), Chunk("a", (2,), ""), Chunk("a", (3,), "", finish_reason="stop")
+        assert not rig.requests.pass_on([first])
+        rig.requests.deliver([first])
+        assert await asyncio.to_thread(rig.requests.pass_on, [second])
+        assert not rig.requests.pass_on([last])
+        rig.requests.deliver([last])
+        await call
+        return [(await stream.get()).token_ids for _ in range(3)]
+
+    assert run(test) == [(1,), (2,), (3,)]
+
+
+def test_no_step_overtakes_one_that_the_event_loop_has_yet_to_deliver() -> None:
+    async def test(rig: Rig) -> list[bool]:
+        inlet = rig.endpoint()
+        a, b = await rig.call("a", inlet), await rig.call("b", inlet)
+        passed = [rig.requests.pass_on([Chunk("a", (1,), "")])]
+        rig.requests.deliver([Chunk("a", (1,), "")])
+        passed += [rig.requests.pass_on([Chunk("b", (1,), "")]), rig.requests.pass_on([Chunk("a", (2,), "")])]
+        for chunk in (Chunk("b", (1,), ""), Chunk("a", (2,), "")):
+            rig.requests.deliver([chunk])
+        passed.append(rig.requests.pass_on([Chunk("a", (3,), ""), Chunk("b", (2,), "")]))
+        for task in (a, b):
+            task.cancel()
+        return passed
+
+    assert run(test) == [False, False, False, True]
+
+
+def test_a_step_with_a_request_that_was_given_up_is_the_event_loops() -> None:
+    async def test(rig: Rig) -> bool:
+        inlet = rig.endpoint()
+        call = await rig.call("a", inlet)
+        rig.requests.deliver([Chunk("a", (1,), "")])
+        rig.requests._left = rig.requests._delivered
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        return rig.requests.pass_on([Chunk("a", (2,), "")])
+
+    assert run(test) is False
+
+
+def test_what_an_endpoint_is_slow_to_read_arrives_in_order() -> None:
+    steps, text = 200, "x" * 50_000
+
+    async def test(rig: Rig) -> list[int]:
+        inlet = rig.endpoint()
+        stream = inlet.open("a")
+        call = await rig.call("a", inlet)
+
+        def all_at_once() -> None:  # ten megabytes while nobody reads: more than a socket holds
+            for n in range(steps):
+                chunk = Chunk("a", (n,), text, finish_reason="stop" if n == steps - 1 else None)
+                if not rig.requests.pass_on([chunk]):
+                    rig.requests.deliver([chunk])
+
+        all_at_once()
+        await call
+        return [(await stream.get()).token_ids[0] for _ in range(steps)]
+
+    assert run(test) == list(range(steps))
+
+
+def test_an_endpoint_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers.token_outlet, "MOST_UNSENT_BYTES", 2**20)
+
+    async def test(rig: Rig) -> BaseException | None:
+        inlet = rig.endpoint()
+        call = await rig.call("a", inlet)
+        outlet = await rig.outlets.reach(await inlet.address())
+        for _ in range(400):
+            outlet.send([Chunk("a", (1,), "x" * 50_000)])
+        await asyncio.wait([call])
+        return call.exception()
+
+    with capture_logs():
+        assert isinstance(run(test), EndpointLost)
 
 
 def test_a_call_that_is_cancelled_ends_its_request_in_the_engine_and_the_others_go_on() -> None:

@@ -7,6 +7,7 @@ the final norm, from which the target's distribution over any part of the vocabu
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,10 @@ def store_features(
     wanted = {"layers": list(layers), "keys": keys}
     if not meta.exists() or {k: v for k, v in json.loads(meta.read_text()).items() if k in wanted} != wanted:
         folder.mkdir(parents=True, exist_ok=True)
-        meta.unlink(missing_ok=True)
         shape = (sum(answer.length for answer in answers), len(layers) + 1, model.config.hidden_size)
-        rows = np.memmap(folder / "features.bin", np.uint16, "w+", shape=shape)
+        # Beside what is there: another training of these answers may be reading it, or writing its own.
+        beside = folder / f"features.{os.getpid()}.new"
+        rows = np.memmap(beside, np.uint16, "w+", shape=shape)
         starts, at = {}, 0
         for batch in _batches(answers):
             for answer, computed in zip(batch, _features(model, batch, layers), strict=True):
@@ -108,6 +110,8 @@ def store_features(
                 at += len(computed)
                 on_answer(len(computed))
         rows.flush()
+        meta.unlink(missing_ok=True)
+        os.replace(beside, folder / "features.bin")
         meta.write_text(json.dumps({**wanted, "shape": shape, "starts": starts}))
     return FeatureFile(folder, answers)
 

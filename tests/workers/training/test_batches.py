@@ -52,6 +52,14 @@ def test_features_that_are_there_are_not_computed_again(lesson, tmp_path) -> Non
     assert len(computed) == 4
 
 
+def test_features_that_somebody_reads_stay_while_others_are_computed(lesson, tmp_path) -> None:
+    read = store_features(tmp_path, lesson.answers[:3], lesson.model, LAYERS)
+    before = read[2].last_hidden.clone()
+    store_features(tmp_path, lesson.answers[4:6], lesson.model, LAYERS)
+    assert torch.equal(read[2].last_hidden, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.bin", "features.json"]
+
+
 def test_only_tokens_of_the_answer_are_taught(lesson) -> None:
     batch = TrainingBatch.of([lesson.features[0], lesson.features[4]])
     assert batch.is_answer.sum(1).tolist() == [n - PROMPT for n in batch.lengths.tolist()]
