@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from controlplane.decision.decide import Decision, DecisionState, Observation, R
 from controlplane.decision.guard import REASONS
 from controlplane.decision.plan import KillSwitch, Plan, PlanArm
 from controlplane.experiment import is_holdout
+from controlplane.ordered_decisions import moved, stopped_or_freed, switched
 from controlplane.policy import Policy
 from controlplane.rollout import Rollout, RolloutError, StageOrder
 from controlplane.seen_windows import SeenWindows
-from controlplane.telemetry import LOAD_BUCKETS, Report, WorkerWindow
+from controlplane.telemetry import Report, WorkerWindow
+from controlplane.tolerant_journal import Journal, TolerantJournal
 from controlplane.trial import Trial
 from controlplane.window_problems import window_problem
 
@@ -34,20 +36,6 @@ log = logging.getLogger(__name__)
 
 LATE_S = 60.0
 """A window that ended longer ago than this is journalled but no longer decided on."""
-
-
-class Journal(Protocol):
-    """Where the controller's doings are kept. Calls must return at once: an implementation spools and writes later."""
-
-    def record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None: ...
-
-    def policy_applied(self, policy: Policy, by: str, why: str, now: float) -> None: ...
-
-    def rollout_changed(self, rollout: Rollout) -> None: ...
-
-    def told(self, kind: str, value: dict[str, Any], *, epoch: int, at: float) -> None: ...
-
-    def alert(self, alert: Alert, decisions: Sequence[Decision]) -> None: ...
 
 
 class Controller:
@@ -69,7 +57,7 @@ class Controller:
         alerts: Iterable[Alert] = (),
         on_window: Callable[[WorkerWindow], None] | None = None,
     ) -> None:
-        self._journal, self._epoch, self._ttl_s = journal, epoch, plan_ttl_s
+        self._journal, self._epoch, self._ttl_s = TolerantJournal(journal), epoch, plan_ttl_s
         self._policy = policy
         self._state = DecisionState.start(policy)
         self._trial: Trial | None = None
@@ -83,7 +71,6 @@ class Controller:
         self._seen = SeenWindows()
         self._refused: Counter[str] = Counter()
         self._decided: Counter[tuple[str, str]] = Counter()
-        self._journal_failures = 0
         self._on_window = on_window
         self._alerts = AlertBook.of(alerts)
         self._plan = self._draw(first_version, epoch / 1e9)
@@ -116,7 +103,7 @@ class Controller:
     @property
     def journal_failures(self) -> int:
         """Times that the journal raised; what it was given then is lost."""
-        return self._journal_failures
+        return self._journal.failures
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -157,7 +144,7 @@ class Controller:
         try:
             decisions = self._decide(reports, now)
         except Exception:
-            self._record(reports, (), self._plan, now)
+            self._journal.record(reports, (), self._plan, now)
             raise
         return self._publish(reports, decisions, now)
 
@@ -206,12 +193,9 @@ class Controller:
         if self._trial is None:
             return ()
         rollout, tried = self._trial.rollout, self._trial.state
-        try:
-            self._journal.rollout_changed(rollout)
-            if rollout.stage == "promoted":
-                self._journal.policy_applied(rollout.candidate, rollout.by, f"promoted: {rollout.why}", now)
-        except Exception:
-            self._journal_failed()
+        self._journal.rollout_changed(rollout)
+        if rollout.stage == "promoted":
+            self._journal.policy_applied(rollout.candidate, rollout.by, f"promoted: {rollout.why}", now)
         if not rollout.is_over and rollout.order.unit == "replicas":
             return ()  # workers came or went: the plan says who tries it
         if rollout.is_over:
@@ -282,10 +266,7 @@ class Controller:
             self._end_trial(by, f"revision {policy.revision} was applied instead", now)
         self._state = self._state.carried(policy)
         self._policy = policy
-        try:
-            self._journal.policy_applied(policy, by, why, now)
-        except Exception:
-            self._journal_failed()
+        self._journal.policy_applied(policy, by, why, now)
         self._publish((), self._moved(f"policy applied by {by}: {why}", now), now)
 
     def _try(self, policy: Policy, order: StageOrder, by: str, why: str, now: float) -> None:
@@ -316,29 +297,22 @@ class Controller:
         self._rollout_changed()
 
     def _rollout_changed(self) -> None:
-        try:
-            if self._trial is not None:
-                self._journal.rollout_changed(self._trial.rollout)
-        except Exception:
-            self._journal_failed()
+        if self._trial is not None:
+            self._journal.rollout_changed(self._trial.rollout)
 
     def _tell(self, kind: str, value: dict[str, Any], at: float) -> None:
         """Journal what replay has to tell again."""
-        try:
-            self._journal.told(kind, value, epoch=self._epoch, at=at)
-        except Exception:
-            self._journal_failed()
+        self._journal.told(kind, value, epoch=self._epoch, at=at)
 
     def _moved(self, sentence: str, now: float) -> list[Decision]:
         """What a policy moves that came into force since the last plan."""
-        new_k = self._state.k_by_load()
-        return [
-            self._outside(name, bucket, old_k, new_k[name][bucket], Reason.POLICY_APPLIED, sentence, now)
-            for name, old_by_load in self._plan.k.items()
-            if name in new_k
-            for bucket, old_k in enumerate(old_by_load)
-            if old_k != new_k[name][bucket]
-        ]
+        return self._counted(moved(self._plan, self._state, self._policy, sentence, now))
+
+    def _counted(self, decisions: Iterable[Decision]) -> list[Decision]:
+        """`decisions`, counted."""
+        decisions = list(decisions)
+        self._decided.update((d.cohort, d.reason.value) for d in decisions)
+        return decisions
 
     def set_kill_switch(self, mode: KillSwitch, *, by: str, why: str, now: float) -> None:
         """Override all cohorts at once: `fallback` or `zero`, and `off` for normal control. Publishes at once.
@@ -352,20 +326,9 @@ class Controller:
         self._state = self._state.resting(now)
         self._trial = None if self._trial is None else self._trial.resting(now)
         new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
-        decisions = [
-            self._outside(
-                cohort.name,
-                bucket,
-                old.k_for(cohort.name, running, old.issued_at),
-                new.k_for(cohort.name, running, now),
-                Reason.KILL_SWITCH,
-                f"kill switch {mode} by {by}: {why}",
-                now,
-            )
-            for cohort in self._policy.cohorts
-            for bucket, running in self._decided_buckets(cohort.name)
-        ]
-        self._publish((), decisions, now)
+        sentence = f"kill switch {mode} by {by}: {why}"
+        decisions = switched(old, new, self._state, self._policy, Reason.KILL_SWITCH, sentence, now)
+        self._publish((), self._counted(decisions), now)
 
     @property
     def held_out(self) -> Mapping[str, float]:
@@ -392,14 +355,8 @@ class Controller:
             self._control_until = now
         self._arm = arm
         new = replace(self._draw(old.version, now), expires_at=now + self._ttl_s)
-        decisions = [
-            self._outside(cohort.name, bucket, old_k, new_k, Reason.EXPERIMENT, sentence, now)
-            for cohort in self._policy.cohorts
-            for bucket, running in self._decided_buckets(cohort.name)
-            if (old_k := old.k_for(cohort.name, running, old.issued_at))
-            != (new_k := new.k_for(cohort.name, running, now))
-        ]
-        self._publish((), decisions, now)
+        decisions = switched(old, new, self._state, self._policy, Reason.EXPERIMENT, sentence, now)
+        self._publish((), self._counted(d for d in decisions if d.old_k != d.new_k), now)
 
     def _take_check(self, check: CanaryCheck) -> None:
         """Wrong text blocks its drafter in the very answer to the report."""
@@ -428,34 +385,13 @@ class Controller:
     def _obey_alerts(self, alert: Alert, sentence: str, now: float) -> None:
         """Publish which drafters are blocked, at once. What was decided stands, so the version stays what it is."""
         old, blocked = self._plan, self._alerts.blocked_drafters
-        decisions = []
+        decisions: list[Decision] = []
         if blocked != old.blocked_drafters:
             # A moment later than the last issue, so that workers take it for the newer one.
             self._plan = replace(old, issued_at=old.issued_at + 1e-6, blocked_drafters=blocked)
-            decisions = self._stopped_or_freed(old, alert.subject, sentence, now)
-        try:
-            self._journal.alert(alert, decisions)
-        except Exception:
-            self._journal_failed()
-
-    def _stopped_or_freed(self, old: Plan, drafter: str, sentence: str, now: float) -> list[Decision]:
-        """For each cohort, the change of K under `drafter` at the lowest load at which there is one."""
-        decisions = []
-        for cohort in self._policy.cohorts:
-            for bucket, running in enumerate(LOAD_BUCKETS):
-                before, after = (
-                    plan.k_for(cohort.name, running, old.issued_at, drafter=drafter) for plan in (old, self._plan)
-                )
-                if before != after:
-                    decision = self._outside(cohort.name, bucket, before, after, Reason.CANARY, sentence, now)
-                    decisions.append(replace(decision, plan_version=self._plan.version))
-                    break
-        return decisions
-
-    def _decided_buckets(self, cohort: str) -> list[tuple[int, int]]:
-        """(index, bound) of the load buckets that the cohort was ever decided at, or the first."""
-        decided = self._state.cells.k[self._state.table.names.index(cohort)] >= 0
-        return [(i, bound) for i, bound in enumerate(LOAD_BUCKETS) if decided[i]] or [(0, LOAD_BUCKETS[0])]
+            found = stopped_or_freed(old, self._plan, alert.subject, self._state, self._policy, sentence, now)
+            decisions = [replace(decision, plan_version=self._plan.version) for decision in self._counted(found)]
+        self._journal.alert(alert, decisions)
 
     def _publish(self, reports: Sequence[Report], decisions: Sequence[Decision], now: float) -> Plan:
         drawn = self._draw(self._plan.version, now)
@@ -463,14 +399,8 @@ class Controller:
             drawn = replace(drawn, version=drawn.version + 1)
         self._plan = drawn
         stamped = [replace(decision, plan_version=drawn.version) for decision in decisions]
-        self._record(reports, stamped, drawn, now)
+        self._journal.record(reports, stamped, drawn, now)
         return drawn
-
-    def _record(self, reports: Sequence[Report], decisions: Sequence[Decision], plan: Plan, now: float) -> None:
-        try:
-            self._journal.record(reports, decisions, plan, now)
-        except Exception:
-            self._journal_failed()
 
     def _draw(self, version: int, now: float) -> Plan:
         return Plan(
@@ -490,31 +420,6 @@ class Controller:
             blocked_drafters=self._alerts.blocked_drafters,
             arm=self._arm,
         )
-
-    def _outside(
-        self, cohort: str, bucket: int, old_k: int, new_k: int, reason: Reason, sentence: str, now: float
-    ) -> Decision:
-        """A change that a person made."""
-        self._decided[cohort, reason.value] += 1
-        estimate, c = self._state.estimate, self._state.table.names.index(cohort)
-        return Decision(
-            cohort=cohort,
-            load_bucket=bucket,
-            old_k=old_k,
-            new_k=new_k,
-            reason=reason,
-            sentence=f"{cohort} {old_k} -> {new_k}: {sentence}",
-            samples=round(float(estimate.samples[c])),
-            accept_at=estimate.hazards().accept_at(c),
-            at=now,
-            plan_version=0,
-            policy_revision=self._policy.revision,
-        )
-
-    def _journal_failed(self) -> None:
-        """Control goes on without its memory; the count says so."""
-        self._journal_failures += 1
-        log.exception("the journal failed; control goes on")
 
 
 def _says(plan: Plan) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.alerts import Alert
-from controlplane.controller import Controller, Journal
+from controlplane.controller import Controller
 from controlplane.decision.decide import Decision, Reason
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
@@ -26,6 +26,7 @@ from controlplane.telemetry import (
     WindowId,
     WorkerWindow,
 )
+from controlplane.tolerant_journal import Journal
 
 TEXT = """
 version: 1
