@@ -31,6 +31,7 @@ Answers = Annotated[
     int,
     typer.Option(min=0, help="Take so many answers, of an order in which any part represents all; 0: by the budget."),
 ]
+Samples = Annotated[int, typer.Option(min=1, help="Sampled answers to each prompt, besides the greedy one.")]
 Rate = Annotated[float, typer.Option(min=1e-6, max=1.0, help="Peak learning rate.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of fetched models. [~/.cache/kadence/models]")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -53,11 +54,13 @@ def _command(kind: Kind) -> Callable[..., None]:
         seed: Seed = 0,
         limit: Limit = 0,
         answers: Answers = 0,
+        samples: Samples = 1,
         learning_rate: Rate = 1e-3,
         model_cache: Cache = None,
         as_json: AsJson = False,
     ) -> None:
-        _run(kind, out, model, prompts, budget, steps, seed, limit, answers, learning_rate, model_cache, as_json)
+        taken = (limit, answers, samples)
+        _run(kind, out, model, prompts, budget, steps, seed, *taken, learning_rate, model_cache, as_json)
 
     return command
 
@@ -82,12 +85,14 @@ def _run(
     seed: int,
     limit: int,
     answers: int,
+    samples: int,
     learning_rate: float,
     model_cache: Path | None,
     as_json: bool,
 ) -> None:
     from controlplane.settings import load_settings, physical_cores
     from workers.models.resolve import resolve_model
+    from workers.training.generate import sampled_seeds
     from workers.training.loop import Recipe
     from workers.training.prompts import limited, read_prompts, shipped_prompts
     from workers.training.run import train_drafter
@@ -107,7 +112,7 @@ def _run(
         recipe,
         budget_s,
         processes=physical_cores(),
-        seeds=(seed + 1,),
+        seeds=sampled_seeds(seed, samples),
         answers=answers,
         has_own=prompts is not None,
     )

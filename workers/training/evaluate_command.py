@@ -32,6 +32,7 @@ def evaluate_command(
     answers: Annotated[
         int, typer.Option(min=0, help="As it was trained with: judge by those held out of them; 0: by all.")
     ] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Sampled answers to each prompt, as it was trained with.")] = 1,
     cost: Annotated[bool, typer.Option(help="Measure steps of the engine; wants an idle machine.")] = True,
     model_cache: Annotated[
         Path | None, typer.Option(help="Folder of fetched models. [~/.cache/kadence/models]")
@@ -46,6 +47,7 @@ def evaluate_command(
     from controlplane.settings import load_settings, physical_cores
     from workers.models.resolve import resolve_model
     from workers.training.assess import AssessmentOrder, assess_drafter
+    from workers.training.generate import sampled_seeds
     from workers.training.prompts import limited, read_prompts, shipped_prompts
     from workers.training.step_cost import keep_cost, measure_steps
 
@@ -53,7 +55,14 @@ def evaluate_command(
     asked = limited(shipped_prompts() if prompts is None else read_prompts(prompts), limit)
     cache, cores = load_settings(model_cache=model_cache).model_cache, physical_cores()
     order = AssessmentOrder(
-        drafter, resolve_model(model, cache), model, cache, asked, cores, seeds=(seed + 1,), answers=answers
+        drafter,
+        resolve_model(model, cache),
+        model,
+        cache,
+        asked,
+        cores,
+        seeds=sampled_seeds(seed, samples),
+        answers=answers,
     )
     costs: list[StepCost] = []
     with Bars() as bars:

@@ -34,6 +34,11 @@ cohorts: [{name: all, match: {}, speculation: {tuner: fixed, ladder: [0], start:
 """
 
 
+def sampled_seeds(seed: int, samples: int) -> tuple[int, ...]:
+    """Of the sampled answers to each prompt of a run with `seed`."""
+    return tuple(range(seed + 1, seed + 1 + samples))
+
+
 def questions(prompts: Iterable[Prompt], tokenizer: Any, max_tokens: int, seeds: Sequence[int]) -> list[Question]:
     """Each prompt as a chat, once greedily and once at TEMPERATURE with each of the seeds, in an order that any part of
     the work represents all of it.

@@ -92,6 +92,8 @@ def _recipe(card: DrafterCard) -> Iterator[str]:
     if _is_imported(card):
         return
     own = "" if _is_ours(card) else " --prompts PROMPTS"
+    samples = len(recipe["seeds"])
+    taken = f"--answers {recipe['answers']}" + (f" --samples {samples}" if samples > 1 else "")
     yield "## Recipe"
     yield (
         f"{recipe['steps']} steps of {recipe['batch_size']} answers, Muon (matrices) and AdamW (norms), learning rate "
@@ -103,13 +105,10 @@ def _recipe(card: DrafterCard) -> Iterator[str]:
     yield ""
     yield "```"
     yield (
-        f"kadence train {card.kind} --model {_name(card)}{own} --answers {recipe['answers']} "
+        f"kadence train {card.kind} --model {_name(card)}{own} {taken} "
         f"--steps {recipe['steps']} --learning-rate {recipe['learning_rate']:g} --seed {recipe['seed']} --out FOLDER"
     )
-    yield (
-        f"kadence train evaluate FOLDER --model {_name(card)}{own} --answers {recipe['answers']} "
-        f"--seed {recipe['seed']}"
-    )
+    yield f"kadence train evaluate FOLDER --model {_name(card)}{own} {taken} --seed {recipe['seed']}"
     yield "```"
     yield "Weights are equal to the bit where machine type, thread count and versions are."
 

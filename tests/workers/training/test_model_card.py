@@ -52,6 +52,13 @@ def test_it_names_target_data_and_recipe(card: DrafterCard) -> None:
     assert command in text
 
 
+def test_the_command_that_repeats_it_says_how_often_each_prompt_was_answered(card: DrafterCard) -> None:
+    often = replace(card, recipe={**card.recipe, "seeds": [1, 2]})
+    text = model_card(often)
+    assert "kadence train eagle --model tiny --answers 16 --samples 2 --steps 6 " in text
+    assert "kadence train evaluate FOLDER --model tiny --answers 16 --samples 2 --seed 0" in text
+
+
 def test_it_has_no_date_and_no_path_of_this_machine(card: DrafterCard) -> None:
     elsewhere = replace(card, target=replace(card.target, name="/home/someone/models/tiny"))
     text = model_card(elsewhere)

@@ -13,6 +13,7 @@ from tests.workers.training.conftest import HIDDEN, VOCAB, order_in
 from workers.models.weights_hash import weights_sha256
 from workers.proposers.drafter_folder import TargetIdentity, load_eagle
 from workers.training.command import result, seconds
+from workers.training.generate import sampled_seeds
 from workers.training.prompts import Prompt, limited
 from workers.training.report import Report
 from workers.training.run import train_drafter
@@ -61,6 +62,14 @@ def test_so_many_answers_are_taken_as_were_asked_for(order) -> None:
     outcome = train_drafter(replace(order, answers=10), told)
     assert told.stages["answers"] == 10
     assert outcome.card.recipe["answers"] == 10
+
+
+def test_more_samples_of_a_prompt_leave_the_answers_that_are_there(order) -> None:
+    train_drafter(order, Told())
+    told = Told()
+    outcome = train_drafter(replace(order, seeds=sampled_seeds(0, 2), out=order.out / "often"), told)
+    assert told.stages["answers"] == 8
+    assert outcome.card.recipe["seeds"] == [1, 2]
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)])
