@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import sys
 from typing import cast
 
 import structlog
@@ -63,7 +64,7 @@ class TokenInlet:
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._host = host
         self._secret = secrets.token_hex(32)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._address: EndpointAddress | None = None
         self._starting = asyncio.Lock()
         self._streams: dict[str, TokenStream] = {}
@@ -94,15 +95,20 @@ class TokenInlet:
 
     def stop(self) -> None:
         """Listen no more and let go of all workers."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for source in tuple(self._sources):
             source.abort()
 
     async def _listen(self) -> EndpointAddress:
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Source(self), self._host, 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return EndpointAddress(self._host, port, self._secret)
+        loop, local = asyncio.get_running_loop(), ""
+        server = await loop.create_server(lambda: _Source(self), self._host, 0)
+        self._servers.append(server)
+        if sys.platform == "linux":  # where such a name is no file, and goes with the process
+            local = f"\0kadence-{secrets.token_hex(16)}"
+            self._servers.append(await loop.create_unix_server(lambda: _Source(self), local))
+        port: int = server.sockets[0].getsockname()[1]
+        return EndpointAddress(self._host, port, self._secret, local)
 
     def knows(self, greeting: bytes) -> bool:
         return hmac.compare_digest(greeting, self._secret.encode())

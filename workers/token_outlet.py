@@ -38,7 +38,6 @@ class Outlet:
 
     def __init__(self, connection: socket.socket, secret: str) -> None:
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
         self._loop = asyncio.get_running_loop()
         self._unsent = bytearray()
@@ -156,9 +155,24 @@ def _is_lost(task: asyncio.Task[Outlet]) -> bool:
 
 async def _connect(address: EndpointAddress) -> Outlet:
     try:
-        where = (address.host, address.port)
-        connection = await asyncio.to_thread(socket.create_connection, where, CONNECT_WITHIN_S)
+        connection = await asyncio.to_thread(_connection, address)
     except (OSError, TimeoutError) as error:
         log.error("an endpoint cannot be reached", host=address.host, port=address.port, reason=str(error))
         raise EndpointLost("the worker cannot reach the endpoint; try again") from error
     return Outlet(connection, address.secret)
+
+
+def _connection(address: EndpointAddress) -> socket.socket:
+    """By the machine's own way where the endpoint is on it, else by the network."""
+    if address.local:
+        local = socket.socket(socket.AF_UNIX)
+        local.settimeout(CONNECT_WITHIN_S)
+        try:
+            local.connect(address.local)
+        except OSError:
+            local.close()
+        else:
+            return local
+    connection = socket.create_connection((address.host, address.port), CONNECT_WITHIN_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,19 @@ def test_a_step_is_one_message_to_each_endpoint_and_each_request_gets_its_own(mo
     assert [[(c.request_id, c.token_ids, c.finish_reason) for c in chunks] for chunks in got] == [
         [(name, (1,), None), (name, (2,), "stop")] for name in "abc"
     ]
+
+
+@pytest.mark.parametrize(("local", "family"), [(None, "AF_UNIX"), ("\0nobody-listens", "AF_INET"), ("", "AF_INET")])
+def test_an_endpoint_is_reached_by_the_machines_own_way_where_it_can_be(local: str | None, family: str) -> None:
+    async def test(rig: Rig) -> tuple[str, str]:
+        inlet = rig.endpoint()
+        address = await inlet.address()
+        outlet = await rig.outlets.reach(address if local is None else replace(address, local=local))
+        stream = inlet.open("a")
+        outlet.send([Chunk("a", (1,), "text")])
+        return outlet._socket.family.name, (await stream.get()).text
+
+    assert run(test) == (family, "text")
 
 
 def test_requests_of_one_endpoint_share_one_connection() -> None:
