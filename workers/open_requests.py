@@ -8,8 +8,10 @@ take a core away from it. What begins or ends a request is the event loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from workers.admission import Admission
 from workers.backend import Overloaded
@@ -17,6 +19,8 @@ from workers.deadlines import QUEUE_WAIT
 from workers.request_ends import RequestEnds
 from workers.sequence import Chunk, EngineRequest
 from workers.token_outlet import Outlet
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -29,8 +33,9 @@ class _Open:
 
 
 class OpenRequests:
-    """Of one worker, on its event loop. submit and cancel: of the engine, which answers through `pass_on`, and through
-    `deliver` what that leaves.
+    """Of one worker, on its event loop; only `pass_on` is the engine's thread's, and changes nothing of a request.
+
+    submit and cancel: of the engine, which answers through `pass_on`, and through `deliver` what that leaves.
     """
 
     def __init__(
@@ -45,8 +50,8 @@ class OpenRequests:
         self._submit = submit
         self._cancel = cancel
         self._open: dict[str, _Open] = {}
-        self._left = 0  # steps that pass_on left, counted by the engine's thread
-        self._delivered = 0  # and those of them that were delivered, by the event loop
+        # Written by one thread each: steps that the engine's handed over to `deliver`, and those delivered.
+        self._handed_over = self._delivered = 0
 
     async def serve(self, request: EngineRequest, outlet: Outlet) -> None:
         """Returns when the request's last chunk has gone out; cancelled before that, the engine ends it, too.
@@ -80,12 +85,11 @@ class OpenRequests:
         False, and nothing is sent, where a request begins or ends with it, or `deliver` owes what came before: it is
         then for `deliver`.
         """
-        messages = self._under_way(chunks) if self._left == self._delivered else None
+        messages = self._under_way(chunks) if self._handed_over == self._delivered else None
         if messages is None:
-            self._left += 1
+            self._handed_over += 1
             return False
-        for outlet, message in messages.items():
-            outlet.send(message)
+        _send(messages)
         return True
 
     def _under_way(self, chunks: Sequence[Chunk]) -> dict[Outlet, list[Chunk]] | None:
@@ -122,8 +126,7 @@ class OpenRequests:
                     if chunk.finish_reason is not None:
                         ended.append(found.end)
             self._ends.take(chunk)
-        for outlet, message in messages.items():
-            outlet.send(message)
+        _send(messages)
         for end in ended:
             if not end.done():
                 end.set_result(None)
@@ -132,3 +135,13 @@ class OpenRequests:
         found = self._open.get(request_id)
         if found is not None and not found.end.done():
             found.end.set_exception(error)
+
+
+def _send(messages: Mapping[Outlet, Sequence[Chunk]]) -> None:
+    """Trouble with one endpoint is neither the others' nor the engine's."""
+    for outlet, message in messages.items():
+        try:
+            outlet.send(message)
+        except Exception:
+            log.exception("tokens could not be sent; the requests of this endpoint are ended")
+            outlet.drop()

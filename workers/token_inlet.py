@@ -101,14 +101,23 @@ class TokenInlet:
             source.abort()
 
     async def _listen(self) -> EndpointAddress:
-        loop, local = asyncio.get_running_loop(), ""
+        loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Source(self), self._host, 0)
         self._servers.append(server)
-        if sys.platform == "linux":  # where such a name is no file, and goes with the process
-            local = f"\0kadence-{secrets.token_hex(16)}"
-            self._servers.append(await loop.create_unix_server(lambda: _Source(self), local))
         port: int = server.sockets[0].getsockname()[1]
-        return EndpointAddress(self._host, port, self._secret, local)
+        return EndpointAddress(self._host, port, self._secret, await self._listen_locally())
+
+    async def _listen_locally(self) -> str:
+        """The name under which this machine's workers find it; "" where there is no such thing."""
+        if sys.platform != "linux":  # elsewhere a name would be a file, and stay after a crash
+            return ""
+        name = f"\0kadence-{secrets.token_hex(16)}"
+        try:
+            self._servers.append(await asyncio.get_running_loop().create_unix_server(lambda: _Source(self), name))
+        except OSError as error:
+            log.warning("no Unix socket for tokens; they come by TCP", reason=str(error))
+            return ""
+        return name
 
     def knows(self, greeting: bytes) -> bool:
         return hmac.compare_digest(greeting, self._secret.encode())

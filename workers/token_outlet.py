@@ -7,9 +7,10 @@ every one would be an object of its own in Ray's store (3 ms of processor time a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -32,16 +33,17 @@ class EndpointLost(WorkerError):
 
 
 class Outlet:
-    """One endpoint's connection, whose socket it owns: `send` may be called from any thread, the rest is the event
-    loop's that made it.
+    """One endpoint's connection, whose socket it owns: `send` and `drop` may be called from any thread, the rest is the
+    event loop's that made it.
     """
 
     def __init__(self, connection: socket.socket, secret: str) -> None:
         connection.setblocking(False)
         self._socket = connection
         self._loop = asyncio.get_running_loop()
-        self._unsent = bytearray()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the socket, and of the next two
+        self._unsent = bytearray()  # what waits for the socket to have room
+        self._takes_more = True
         self._open: set[asyncio.Future[None]] = set()
         self.is_lost = False
         self._loop.add_reader(connection, self._read)
@@ -59,53 +61,84 @@ class Outlet:
         """One message, on its way before those of later calls; on a connection that is lost it goes nowhere."""
         self._write(encode(chunks))
 
-    def close(self) -> None:
-        """Let go of the connection; who follows it is told."""
+    def drop(self) -> None:
+        """Send no more, not even what waits, and let go of the connection."""
         with self._lock:
-            if self.is_lost:
+            self._break()
+
+    def close(self) -> None:
+        """Let go of the connection once what waits is sent."""
+        with self._lock:
+            self._takes_more = False
+            if self._unsent:
                 return
-            self.is_lost = True
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-            self._socket.close()
-            self._unsent.clear()
-        for end in tuple(self._open):
-            if not end.done():
-                end.set_exception(EndpointLost())
+        self._let_go()
 
     def _write(self, message: bytes) -> None:
         with self._lock:
-            if self.is_lost:
+            if not self._takes_more:
                 return
-            has_waited = bool(self._unsent)
+            if len(self._unsent) > MOST_UNSENT_BYTES:
+                log.error("an endpoint reads no tokens; its requests are ended")
+                self._break()
+                return
+            is_waiting = bool(self._unsent)
             self._unsent += message
-            if has_waited:
-                if len(self._unsent) > MOST_UNSENT_BYTES:
-                    log.error("an endpoint reads no tokens; its requests are ended")
-                    self._loop.call_soon_threadsafe(self.close)
-            elif not self._send_unsent():
-                self._loop.call_soon_threadsafe(self._wait_for_room)
+            if not is_waiting:
+                self._send_unsent()
+                if self._unsent:
+                    self._soon(self._wait_for_room)
 
-    def _send_unsent(self) -> bool:
-        """What the socket takes; False where something is left for when it has room. With the lock held."""
+    def _send_unsent(self) -> None:
+        """As much as the socket takes; with the lock held."""
         try:
             del self._unsent[: self._socket.send(self._unsent)]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            self._unsent.clear()
-            self._loop.call_soon_threadsafe(self.close)
-        return not self._unsent
+            self._break()
+
+    def _break(self) -> None:
+        """With the lock held."""
+        self._takes_more = False
+        self._unsent.clear()
+        self._soon(self._let_go)
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        """On the event loop; one that has ended has nothing to do any more."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
 
     def _wait_for_room(self) -> None:
         with self._lock:
-            if not self.is_lost:
+            if not self.is_lost and self._unsent:
                 self._loop.add_writer(self._socket, self._go_on)
 
     def _go_on(self) -> None:
         with self._lock:
-            if not self.is_lost and self._send_unsent():
-                self._loop.remove_writer(self._socket)
+            if self.is_lost:
+                return
+            self._send_unsent()
+            if self._unsent:
+                return
+            self._loop.remove_writer(self._socket)
+            is_over = not self._takes_more
+        if is_over:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Who follows it is told."""
+        with self._lock:
+            if self.is_lost:
+                return
+            self.is_lost, self._takes_more = True, False
+            self._unsent.clear()
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+        for end in tuple(self._open):
+            if not end.done():
+                end.set_exception(EndpointLost())
 
     def _read(self) -> None:
         """An endpoint says nothing on it: all that can be read is its end."""
@@ -116,7 +149,7 @@ class Outlet:
             return
         except OSError:
             pass
-        self.close()
+        self._let_go()
 
 
 class Outlets:
@@ -165,14 +198,19 @@ async def _connect(address: EndpointAddress) -> Outlet:
 def _connection(address: EndpointAddress) -> socket.socket:
     """By the machine's own way where the endpoint is on it, else by the network."""
     if address.local:
-        local = socket.socket(socket.AF_UNIX)
-        local.settimeout(CONNECT_WITHIN_S)
-        try:
-            local.connect(address.local)
-        except OSError:
-            local.close()
-        else:
-            return local
+        with contextlib.suppress(OSError):
+            return _local_connection(address.local)
     connection = socket.create_connection((address.host, address.port), CONNECT_WITHIN_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _local_connection(name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(CONNECT_WITHIN_S)
+        connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
     return connection

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.unix_events
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -161,7 +163,7 @@ def test_a_step_with_a_request_that_was_given_up_is_the_event_loops() -> None:
         inlet = rig.endpoint()
         call = await rig.call("a", inlet)
         rig.requests.deliver([Chunk("a", (1,), "")])
-        rig.requests._left = rig.requests._delivered
+        rig.requests._handed_over = rig.requests._delivered
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         return rig.requests.pass_on([Chunk("a", (2,), "")])
@@ -190,20 +192,116 @@ def test_what_an_endpoint_is_slow_to_read_arrives_in_order() -> None:
     assert run(test) == list(range(steps))
 
 
-def test_an_endpoint_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_reads_nothing_is_let_go_and_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers.token_outlet, "MOST_UNSENT_BYTES", 2**20)
 
-    async def test(rig: Rig) -> BaseException | None:
+    async def test(rig: Rig) -> tuple[BaseException | None, int]:
         inlet = rig.endpoint()
         call = await rig.call("a", inlet)
         outlet = await rig.outlets.reach(await inlet.address())
+        most = 0
         for _ in range(400):
             outlet.send([Chunk("a", (1,), "x" * 50_000)])
+            most = max(most, len(outlet._unsent))
         await asyncio.wait([call])
-        return call.exception()
+        return call.exception(), most
+
+    with capture_logs() as lines:
+        error, most = run(test)
+    assert isinstance(error, EndpointLost)
+    assert 2**20 < most < 2**20 + 60_000
+    assert len(lines) == 1
+
+
+def test_trouble_with_one_endpoint_is_not_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[Outlet] = []
+    send = Outlet.send
+
+    def failing(self: Outlet, chunks: list[Chunk]) -> None:
+        if self in broken:
+            raise MemoryError
+        send(self, chunks)
+
+    monkeypatch.setattr(Outlet, "send", failing)
+
+    async def test(rig: Rig) -> tuple[bool, BaseException | None, list[tuple[int, ...]]]:
+        one, other = rig.endpoint(), rig.endpoint()
+        stream = other.open("b")
+        a, b = await rig.call("a", one), await rig.call("b", other)
+        rig.requests.deliver([Chunk("a", (1,), ""), Chunk("b", (1,), "")])
+        rig.requests._handed_over = rig.requests._delivered
+        broken.append(await rig.outlets.reach(await one.address()))
+        is_sent = rig.requests.pass_on([Chunk("a", (2,), ""), Chunk("b", (2,), "")])
+        await asyncio.wait([a])
+        b.cancel()
+        return is_sent, a.exception(), [(await stream.get()).token_ids for _ in range(2)]
 
     with capture_logs():
-        assert isinstance(run(test), EndpointLost)
+        is_sent, error, got = run(test)
+    assert is_sent
+    assert isinstance(error, EndpointLost)
+    assert got == [(1,), (2,)]
+
+
+def test_what_waits_is_sent_before_a_worker_lets_go_of_an_endpoint() -> None:
+    steps = 100
+
+    async def test(rig: Rig) -> list[int]:
+        inlet = rig.endpoint()
+        stream = inlet.open("a")
+        outlet = await rig.outlets.reach(await inlet.address())
+        for n in range(steps):
+            outlet.send([Chunk("a", (n,), "x" * 50_000)])
+        assert outlet._unsent
+        rig.outlets.close()
+        got = [(await stream.get()).token_ids[0] for _ in range(steps)]
+        await until(lambda: outlet.is_lost)
+        return got
+
+    assert run(test) == list(range(steps))
+
+
+def test_after_a_failed_send_nothing_more_goes_out() -> None:
+    class Short:
+        """A socket without memory, once."""
+
+        def __init__(self, real: Any) -> None:
+            self._real, self._has_failed = real, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def send(self, data: bytearray) -> int:
+            if self._has_failed:
+                return int(self._real.send(data))
+            self._has_failed = True
+            raise OSError(errno.ENOBUFS, "no buffer space")
+
+    async def test(rig: Rig) -> tuple[bool, int]:
+        inlet = rig.endpoint()
+        stream = inlet.open("a")
+        outlet = await rig.outlets.reach(await inlet.address())
+        outlet._socket = Short(outlet._socket)  # type: ignore[assignment]
+        for n in range(3):
+            outlet.send([Chunk("a", (n,), "")])
+        await until(lambda: outlet.is_lost and not inlet._sources)
+        return outlet.is_lost, stream._waiting.qsize()
+
+    assert run(test) == (True, 0)
+
+
+def test_an_endpoint_that_may_have_no_unix_socket_is_reached_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forbidden(*args: Any, **options: Any) -> None:
+        raise PermissionError("not in this container")
+
+    monkeypatch.setattr(asyncio.unix_events._UnixSelectorEventLoop, "create_unix_server", forbidden)
+
+    async def test(rig: Rig) -> str:
+        outlet = await rig.outlets.reach(await rig.endpoint().address())
+        return outlet._socket.family.name
+
+    with capture_logs():
+        assert run(test) == "AF_INET"
 
 
 def test_a_call_that_is_cancelled_ends_its_request_in_the_engine_and_the_others_go_on() -> None:

@@ -6,9 +6,11 @@ the final norm, from which the target's distribution over any part of the vocabu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,10 +77,11 @@ class FeatureFile:
 def find_features(store: Path, answers: Sequence[Answer], layers: Sequence[int]) -> FeatureFile | None:
     """A file among those in `store` that has all the answers and these layers, None where there is none."""
     keys = {answer.key for answer in answers}
-    for meta in sorted(store.glob("features-*/features.json")):
-        said = json.loads(meta.read_text())
-        if said["layers"] == list(layers) and keys <= said["starts"].keys():
-            return FeatureFile(meta.parent, answers)
+    for folder in sorted(store.glob("features-*")):
+        with suppress(BlockingIOError), _alone(folder, waits=False):
+            said = _said(folder)
+            if said is not None and said.get("layers") == list(layers) and keys <= said["starts"].keys():
+                return FeatureFile(folder, answers)
     return None
 
 
@@ -91,29 +94,50 @@ def store_features(
 ) -> FeatureFile:
     """Run the target over every answer once and keep its features in `folder`; read them where they are there already.
 
-    model: the target in transformers, bf16. layers: decoder layers, 1-based (0 would be the embedding).
+    model: the target in transformers, bf16. layers: decoder layers, 1-based (0 would be the embedding). Who comes while
+    another process computes them waits for it.
     """
-    keys = [answer.key for answer in answers]
-    meta = folder / "features.json"
-    wanted = {"layers": list(layers), "keys": keys}
-    if not meta.exists() or {k: v for k, v in json.loads(meta.read_text()).items() if k in wanted} != wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-        shape = (sum(answer.length for answer in answers), len(layers) + 1, model.config.hidden_size)
-        # Beside what is there: another training of these answers may be reading it, or writing its own.
-        beside = folder / f"features.{os.getpid()}.new"
-        rows = np.memmap(beside, np.uint16, "w+", shape=shape)
-        starts, at = {}, 0
-        for batch in _batches(answers):
-            for answer, computed in zip(batch, _features(model, batch, layers), strict=True):
-                rows[at : at + len(computed)] = computed.view(torch.int16).numpy().view(np.uint16)
-                starts[answer.key] = at
-                at += len(computed)
-                on_answer(len(computed))
-        rows.flush()
-        meta.unlink(missing_ok=True)
-        os.replace(beside, folder / "features.bin")
-        meta.write_text(json.dumps({**wanted, "shape": shape, "starts": starts}))
-    return FeatureFile(folder, answers)
+    wanted = {"layers": list(layers), "keys": [answer.key for answer in answers]}
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        said = _said(folder)
+        if said is None or {key: said.get(key) for key in wanted} != wanted:
+            shape = (sum(answer.length for answer in answers), len(layers) + 1, model.config.hidden_size)
+            # Beside what is there, which somebody may still be reading.
+            rows = np.memmap(folder / "features.new", np.uint16, "w+", shape=shape)
+            starts, at = {}, 0
+            for batch in _batches(answers):
+                for answer, computed in zip(batch, _features(model, batch, layers), strict=True):
+                    rows[at : at + len(computed)] = computed.view(torch.int16).numpy().view(np.uint16)
+                    starts[answer.key] = at
+                    at += len(computed)
+                    on_answer(len(computed))
+            rows.flush()
+            (folder / "features.json").unlink(missing_ok=True)
+            os.replace(folder / "features.new", folder / "features.bin")
+            (folder / "json.new").write_text(json.dumps({**wanted, "shape": shape, "starts": starts}))
+            os.replace(folder / "json.new", folder / "features.json")
+        return FeatureFile(folder, answers)
+
+
+@contextmanager
+def _alone(folder: Path, waits: bool = True) -> Iterator[None]:
+    """No other process reads or writes what lies in `folder` meanwhile; a file that is open stays as it is.
+
+    Raises BlockingIOError where another one does so now and this one does not wait.
+    """
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _said(folder: Path) -> dict[str, Any] | None:
+    """What is there; None for nothing that could be read."""
+    try:
+        said: dict[str, Any] = json.loads((folder / "features.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return said
 
 
 def _batches(answers: Sequence[Answer]) -> Iterator[list[Answer]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 
+import pytest
 import torch
 
 from tests.workers.training.conftest import LAYERS, PROMPT
@@ -57,7 +60,25 @@ def test_features_that_somebody_reads_stay_while_others_are_computed(lesson, tmp
     before = read[2].last_hidden.clone()
     store_features(tmp_path, lesson.answers[4:6], lesson.model, LAYERS)
     assert torch.equal(read[2].last_hidden, before)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.bin", "features.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.bin", "features.json", "lock"]
+
+
+def test_of_two_trainings_at_once_one_waits_and_computes_nothing(lesson, tmp_path) -> None:
+    computed: list[int] = []
+    compute = partial(store_features, tmp_path, lesson.answers[:6], lesson.model, LAYERS, computed.append)
+    with ThreadPoolExecutor() as both:
+        one, other = (run.result() for run in [both.submit(compute), both.submit(compute)])
+    assert len(computed) == 6
+    assert torch.equal(one[5].last_hidden, other[5].last_hidden)
+
+
+@pytest.mark.parametrize("left", ['{"layers": [1], "ke', "{}"])
+def test_what_a_crash_left_behind_is_computed_anew(lesson, tmp_path, left: str) -> None:
+    (tmp_path / "features.json").write_text(left)
+    (tmp_path / "features.new").write_bytes(b"half")
+    computed: list[int] = []
+    store_features(tmp_path, lesson.answers[:2], lesson.model, LAYERS, computed.append)
+    assert len(computed) == 2
 
 
 def test_only_tokens_of_the_answer_are_taught(lesson) -> None:
