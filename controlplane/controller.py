@@ -207,8 +207,8 @@ class Controller:
         if rollout.stage == "promoted":
             self._policy = rollout.candidate
         told = {(d.cohort, d.load_bucket, d.policy_revision) for d in made}
-        moved = self._moved(f"policy {rollout.candidate.revision} {rollout.sentence}", now)
-        return tuple(d for d in moved if (d.cohort, d.load_bucket, d.policy_revision) not in told)
+        ordered = self._moved(f"policy {rollout.candidate.revision} {rollout.sentence}", now)
+        return tuple(d for d in ordered if (d.cohort, d.load_bucket, d.policy_revision) not in told)
 
     def _decide_all(self, fresh: Sequence[WorkerWindow], now: float) -> tuple[Decision, ...]:
         seen = Observation.of(fresh, self._state.table.names)
