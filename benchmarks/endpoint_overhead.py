@@ -7,7 +7,8 @@ requests one after the other, in alternating order; texts must be equal. Threads
 regions (workers/deployment.py): without the variable those of this process spin, which is no matter of HTTP's. The
 endpoint's turn pays for its client, too, which shares this machine: one that reads bytes and parses them when the clock
 has stopped (benchmarks/stream_client.py). Figures are of pairs: what the endpoint adds to the
-time to first token, and takes from tokens per second of the whole turn.
+time to first token, and takes from tokens per second of the whole turn. Turns of seconds scatter by ten percent on a
+shared machine, so there is also the median time between two tokens of a stream, over all turns of an arm.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import json
 import queue
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -43,9 +46,12 @@ PROMPT_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One arm's decoding of all streams. ttft_s: of each; seconds: until the last one ended; texts: by stream."""
+    """One arm's decoding of all streams. ttft_s: of each; between_s: from one token of a stream to its next; seconds:
+    until the last one ended; texts: by stream.
+    """
 
     ttft_s: tuple[float, ...]
+    between_s: tuple[float, ...]
     seconds: float
     texts: tuple[str, ...]
 
@@ -70,16 +76,17 @@ class InProcess:
             sampling = SamplingParams(tokens, temperature=0.0, ignore_eos=True)
             request = EngineRequest(str(i), tuple(prompt), sampling, "default", created_at=time.time())
             self._loop.submit(request)
-        first: dict[str, float] = {}
+        at: dict[str, list[float]] = {str(i): [] for i in range(len(prompts))}
         texts = dict.fromkeys(map(str, range(len(prompts))), "")
         left = len(prompts)
         while left:
             for chunk in self._chunks.get(timeout=600):
-                first.setdefault(chunk.request_id, time.perf_counter() - started)
+                at[chunk.request_id].append(time.perf_counter())
                 texts[chunk.request_id] += chunk.text
                 left -= chunk.finish_reason is not None
         seconds = time.perf_counter() - started
-        return Turn(tuple(first[name] for name in texts), seconds, tuple(texts.values()))
+        first_s = tuple(times[0] - started for times in at.values())
+        return Turn(first_s, between(at.values()), seconds, tuple(texts.values()))
 
     def stop(self) -> None:
         self._loop.stop()
@@ -97,7 +104,13 @@ async def over_http(url: str, prompts: list[list[int]], tokens: int, model: str)
     )
     seconds = time.perf_counter() - started
     texts = ["".join(event["choices"][0]["text"] for event in answer.events()) for answer in answers]
-    return Turn(tuple(answer.first_at - started for answer in answers), seconds, tuple(texts))
+    first_s = tuple(answer.events_at[0] - started for answer in answers)
+    return Turn(first_s, between(answer.events_at for answer in answers), seconds, tuple(texts))
+
+
+def between(streams: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """Seconds from each token to the next one of its stream."""
+    return tuple(later - earlier for times in streams for earlier, later in pairwise(times))
 
 
 def row_of(streams: int, tokens: int, pairs: list[tuple[Turn, Turn]]) -> dict[str, Any]:
@@ -105,6 +118,7 @@ def row_of(streams: int, tokens: int, pairs: list[tuple[Turn, Turn]]) -> dict[st
     added = [1000 * (e - i) for ours, theirs in pairs for i, e in zip(ours.ttft_s, theirs.ttft_s, strict=True)]
     lost = Spread.of([1 - ours.seconds / theirs.seconds for ours, theirs in pairs])
     ttft = Spread.of(added)
+    between_s = [median(s for turn in arm for s in turn.between_s) for arm in zip(*pairs, strict=True)]
     return {
         "streams": streams,
         "tokens": tokens,
@@ -117,6 +131,9 @@ def row_of(streams: int, tokens: int, pairs: list[tuple[Turn, Turn]]) -> dict[st
         "ttft_added_ms_min": ttft.min,
         "ttft_added_ms_median": ttft.median,
         "ttft_added_ms_max": ttft.max,
+        "between_tokens_ms_in_process": 1000 * between_s[0],
+        "between_tokens_ms_endpoint": 1000 * between_s[1],
+        "between_tokens_lost": 1 - between_s[0] / between_s[1],
     }
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.endpoint_load import MOST_GROWTH_BYTES, MOST_NEW_HANDLES, Seen, percentile, problems
-from benchmarks.endpoint_overhead import Turn, row_of
+from benchmarks.endpoint_overhead import Turn, between, row_of
 from benchmarks.endpoint_server import Held
 
 BEFORE = Held(10**9, 100)
@@ -44,9 +44,15 @@ def test_a_percentile_is_the_nearest_rank() -> None:
 
 def test_overheads_are_those_of_pairs() -> None:
     pairs = [
-        (Turn((0.1,), 1.0, ("a",)), Turn((0.105,), 1.25, ("a",))),
-        (Turn((0.2,), 2.0, ("a",)), Turn((0.203,), 2.0, ("a",))),
+        (Turn((0.1,), (0.01, 0.012), 1.0, ("a",)), Turn((0.105,), (0.011, 0.09), 1.25, ("a",))),
+        (Turn((0.2,), (0.05,), 2.0, ("a",)), Turn((0.203,), (0.015,), 2.0, ("a",))),
     ]
     row = row_of(1, 10, pairs)
     assert (row["tokens_per_s_lost_min"], row["tokens_per_s_lost_max"]) == pytest.approx((0.0, 0.2))
     assert row["ttft_added_ms_median"] == pytest.approx(4.0)
+    assert (row["between_tokens_ms_in_process"], row["between_tokens_ms_endpoint"]) == pytest.approx((12.0, 15.0))
+    assert row["between_tokens_lost"] == pytest.approx(0.2)
+
+
+def test_times_between_tokens_are_those_within_a_stream() -> None:
+    assert between([(1.0, 1.5, 2.5), (10.0, 10.25)]) == (0.5, 1.0, 0.25)

@@ -46,7 +46,7 @@ def test_every_event_is_read_whatever_its_text() -> None:
     texts = ["a", "data: {", "line\nbreak", "\u2028", "}"]
     found = ask("/echo", texts)
     assert [event["text"] for event in found.events()] == [given for text in texts for given in (text, "!")]
-    assert found.first_at > 0
+    assert 0 < found.events_at[0] <= found.events_at[-1]
 
 
 def test_an_answer_that_is_no_stream_is_an_error_that_shows_it() -> None:
@@ -56,4 +56,4 @@ def test_an_answer_that_is_no_stream_is_an_error_that_shows_it() -> None:
 
 def test_what_is_cut_off_is_an_error() -> None:
     with pytest.raises(StreamError):
-        Streamed(1.0, b"data: " + json.dumps({"text": "a"}).encode()).events()
+        Streamed((1.0,), b"data: " + json.dumps({"text": "a"}).encode()).events()
