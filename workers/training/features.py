@@ -6,23 +6,26 @@ the final norm, from which the target's distribution over any part of the vocabu
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from workers.training.answers import Answer
 from workers.training.report import Report
 
 CHUNK_TOKENS = 4096
 """Tokens in one forward: enough to be compute-bound, few enough for the memory of a small machine."""
+
+LOCK = "lock"
+"""Of a folder: one process at a time reads its list or writes; what somebody has mapped stays as it is."""
 
 
 def feature_layers(num_layers: int) -> tuple[int, ...]:
@@ -78,7 +81,7 @@ def find_features(store: Path, answers: Sequence[Answer], layers: Sequence[int])
     """A file among those in `store` that has all the answers and these layers, None where there is none."""
     keys = {answer.key for answer in answers}
     for folder in sorted(store.glob("features-*")):
-        with suppress(BlockingIOError), _alone(folder, waits=False):
+        with suppress(Timeout), FileLock(folder / LOCK, timeout=0):  # who holds it has nothing to read yet
             said = _said(folder)
             if said is not None and said.get("layers") == list(layers) and keys <= said["starts"].keys():
                 return FeatureFile(folder, answers)
@@ -99,7 +102,7 @@ def store_features(
     """
     wanted = {"layers": list(layers), "keys": [answer.key for answer in answers]}
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with FileLock(folder / LOCK):
         said = _said(folder)
         if said is None or {key: said.get(key) for key in wanted} != wanted:
             shape = (sum(answer.length for answer in answers), len(layers) + 1, model.config.hidden_size)
@@ -118,17 +121,6 @@ def store_features(
             (folder / "json.new").write_text(json.dumps({**wanted, "shape": shape, "starts": starts}))
             os.replace(folder / "json.new", folder / "features.json")
         return FeatureFile(folder, answers)
-
-
-@contextmanager
-def _alone(folder: Path, waits: bool = True) -> Iterator[None]:
-    """No other process reads or writes what lies in `folder` meanwhile; a file that is open stays as it is.
-
-    Raises BlockingIOError where another one does so now and this one does not wait.
-    """
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
 
 
 def _said(folder: Path) -> dict[str, Any] | None:
