@@ -123,7 +123,8 @@ class Arm:
         plan = unplanned(policy) if k is None else constant_plan(k, [c.name for c in policy.cohorts])
         # Its own clock on both counts: a plan must not grow old while another arm has its turn.
         label = self.engine.meter.drafter
-        self.engine.plan_client = PlanClient(plan, self.clock, name, label, monotonic=self.clock)
+        padded = self.engine.target.runner.padded
+        self.engine.plan_client = PlanClient(plan, self.clock, name, label, monotonic=self.clock, padded=padded)
         self._turnstile = Turnstile()
         self._loop = EngineLoop(self.engine, self._take_chunks, self._take_report, TICK_S)
         self._queue: deque[EngineRequest] = deque()

@@ -32,18 +32,19 @@ class Phase:
 def phases(high: int, scale: float) -> tuple[Phase, ...]:
     """Load 1, `high`, 1 over code, fiction and json; scale: of the numbers of requests.
 
-    Free text is half of the time: a K that suits the rest is then dear there.
+    At its own best K each phase takes about as long as another, free text twice as long: a K that suits the rest is
+    then dear there. One at load 1 is so some seven seconds; of two, it would be over before `guard.hold` lets K move.
     """
 
     def some(n: float) -> int:
         return max(1, round(n * scale))
 
     return (
-        Phase("code", 1, some(2)),
+        Phase("code", 1, some(6)),
         Phase("code", high, some(1.5 * high)),
         Phase("fiction", high, some(3 * high)),
         Phase("json", high, some(1.5 * high)),
-        Phase("json", 1, some(2)),
+        Phase("json", 1, some(6)),
     )
 
 

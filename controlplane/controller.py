@@ -416,6 +416,8 @@ class Controller:
             price=self._state.price(),
             depth=self._state.depth(),
             probing=self._state.probing(),
+            drafted=self._state.drafted(),
+            charges=self._state.charges(),
             staged=None if self._trial is None else self._trial.plan,
             blocked_drafters=self._alerts.blocked_drafters,
             arm=self._arm,

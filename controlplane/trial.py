@@ -44,6 +44,8 @@ class Trial:
             price=self.state.price(),
             depth=self.state.depth(),
             probing=self.state.probing(),
+            drafted=self.state.drafted(),
+            charges=self.state.charges(),
         )
 
     def split(self, windows: Sequence[WorkerWindow]) -> tuple[list[WorkerWindow], list[WorkerWindow]]:

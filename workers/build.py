@@ -130,7 +130,7 @@ def build_engine(
         Target(runner, proposer.feature_layers),
         proposer,
         Verifier(sorted(runner.eos_token_ids), rule=settings.verification),
-        PlanClient(unplanned(policy), clock, worker, label),
+        PlanClient(unplanned(policy), clock, worker, label, padded=runner.padded),
         meter,
         tokenizer,
         runner.eos_token_ids,

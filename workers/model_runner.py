@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
@@ -31,7 +33,7 @@ from workers.model_support import (
     end_token_ids,
 )
 from workers.step_graphs import CudaGraphs, Recorder, StepGraphs, StepShape
-from workers.step_layout import Rows, StepLayout, lay_out
+from workers.step_layout import ROW_STEP, Rows, StepLayout, lay_out
 
 
 class _Output(NamedTuple):
@@ -235,6 +237,16 @@ class ModelRunner:
         logits, features = self._logits_and_features(rows, keep, layers, eager, late)
         assert features is not None
         return logits, features
+
+    def padded(
+        self, sequences: int, deepest: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Rows that a decode step computes, see batch_choice.Padded; a recorded one those of its shape."""
+        own = positions + -positions % ROW_STEP
+        if self._steps is None:
+            return own
+        recorded = [self._steps.rows_for(sequences, k) for k in deepest[:, 0].tolist()]
+        return np.stack([own[i] if rows is None else np.full_like(own[i], rows) for i, rows in enumerate(recorded)])
 
     def _logits_and_features(
         self, rows: Seq[Rows], keep: Seq[int], layers: Seq[int], eager: bool, late: LateTokens | None

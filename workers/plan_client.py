@@ -19,6 +19,7 @@ from typing import Literal
 
 import structlog
 
+from controlplane.decision.batch_choice import BatchChoice, Padded, unpadded
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
@@ -43,28 +44,30 @@ def constant_plan(k: int, cohorts: Iterable[str]) -> Plan:
     return Plan(0, 0, 0.0, math.inf, {c: (k,) * len(LOAD_BUCKETS) for c in names}, dict.fromkeys(names, k), "constant")
 
 
-class _KTable(dict[str, int]):
-    """Cohort -> K: worked out at a cohort's first look-up, afterwards a dictionary's."""
+MOST_BATCHES = 4096
+"""Batches whose K is remembered; a plan that never changes meets ever new ones."""
 
-    def __init__(self, k_of: Callable[[str], int]) -> None:
+
+class _KByBatch(dict[tuple[str, ...], tuple[int, ...]]):
+    """The cohort of each sequence of a batch -> the K of each: worked out the first time, afterwards a dictionary's."""
+
+    def __init__(self, k_of: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
         super().__init__()
         self._k_of = k_of
+        self._by_counts: dict[frozenset[tuple[str, int]], Mapping[str, int]] = {}
 
-    def __missing__(self, cohort: str) -> int:
-        k = self[cohort] = self._k_of(cohort)
+    def __missing__(self, cohorts: tuple[str, ...]) -> tuple[int, ...]:
+        if len(self) >= MOST_BATCHES:
+            self.clear()
+            self._by_counts.clear()
+        # The order in which sequences stand beside each other says nothing.
+        counts = Counter(cohorts)
+        key = frozenset(counts.items())
+        by_cohort = self._by_counts.get(key)
+        if by_cohort is None:
+            by_cohort = self._by_counts[key] = self._k_of(counts)
+        k = self[cohorts] = tuple([by_cohort[cohort] for cohort in cohorts])
         return k
-
-
-class _KTables(dict[int, _KTable]):
-    """Running sequences -> the table of that load."""
-
-    def __init__(self, k_of: Callable[[str, int], int]) -> None:
-        super().__init__()
-        self._k_of = k_of
-
-    def __missing__(self, running: int) -> _KTable:
-        table = self[running] = _KTable(lambda cohort: self._k_of(cohort, running))
-        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,15 @@ class _Held:
     plan: Plan
     issued_at: float
     ends_at: float
-    alive: _KTables
-    expired: _KTables
+    alive: _KByBatch
+    expired: _KByBatch
 
 
 class PlanClient:
     """Holds the current plan. `accept` may be called from any thread; readers see one reference swapped.
 
     clock: unix seconds. worker: this worker's name, for a plan that is staged on some workers. drafter: its
-    name@version. monotonic: seconds of a clock that is never set.
+    name@version. monotonic: seconds of a clock that is never set. padded: how the engine pads a step.
     """
 
     def __init__(
@@ -92,9 +95,10 @@ class PlanClient:
         worker: str = "",
         drafter: str = "",
         monotonic: Callable[[], float] = time.monotonic,
+        padded: Padded = unpadded,
     ) -> None:
         self._clock, self._monotonic = clock, monotonic
-        self._worker, self._drafter = worker, drafter
+        self._worker, self._drafter, self._padded = worker, drafter, padded
         self._is_blocked_here = False
         self._accepting = threading.Lock()
         self._refused: Counter[str] = Counter()
@@ -177,12 +181,13 @@ class PlanClient:
         if held is not None and _says(held.plan) == _says(plan):
             return _Held(plan, issued_at, ends_at, held.alive, held.expired)
 
-        def tables(at: float) -> _KTables:
-            return _KTables(
-                lambda cohort, running: self._legal(plan.k_for(cohort, running, at, self._worker, self._drafter))
-            )
+        # What it comes to is worked out at the first step that it is obeyed in: not here, where other threads wait.
+        choice = BatchChoice(plan, self._worker, self._drafter, self._padded)
 
-        return _Held(plan, issued_at, ends_at, tables(-math.inf), tables(math.inf))
+        def by_batch(at: float) -> _KByBatch:
+            return _KByBatch(lambda counts: {c: self._legal(k) for c, k in choice.k_for(counts, at).items()})
+
+        return _Held(plan, issued_at, ends_at, by_batch(-math.inf), by_batch(math.inf))
 
     def _legal(self, k: int) -> int:
         """K within what any ladder may have, whatever a plan says."""
@@ -201,13 +206,12 @@ class PlanClient:
         return self._monotonic() - held.issued_at if held.plan.issued_at else 0.0
 
     def k_for(self, decoding: Seq[Sequence]) -> tuple[int, ...]:
-        """The plan's K for each sequence of this step, by its cohort and how many run beside it."""
+        """The plan's K for each sequence of this step, by its cohort and those that run beside it."""
         if self._is_blocked_here:
             return (0,) * len(decoding)
         held = self._held  # read once: all sequences of a step obey one plan
-        tables = held.expired if self._monotonic() >= held.ends_at else held.alive
-        table = tables[len(decoding)]
-        return tuple([table[s.request.cohort] for s in decoding])
+        chosen = held.expired if self._monotonic() >= held.ends_at else held.alive
+        return chosen[tuple([s.request.cohort for s in decoding])]
 
 
 _ISSUE = {"epoch", "version", "issued_at", "expires_at"}

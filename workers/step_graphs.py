@@ -139,6 +139,10 @@ class StepGraphs:
         """Those with the fewest rows first."""
         return self._shapes
 
+    def rows_for(self, sequences: int, k: int) -> int | None:
+        """Rows that a step of so many sequences, the deepest with k draft tokens, computes; None: no shape fits."""
+        return next((s.rows for s in self._shapes if s.sequences >= sequences and s.k >= k), None)
+
     def fit(self, rows: Sequence[Rows], keep: Sequence[int]) -> StepShape | None:
         """The shape with the fewest rows that `rows` fit into; None where none was recorded, or not all are kept."""
         longest, most = max(len(r.token_ids) for r in rows), self._shapes[-1]

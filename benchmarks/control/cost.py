@@ -102,6 +102,10 @@ class Cost:
     def _draft_list(self) -> list[float]:
         return [float(s) for s in self.draft_s]
 
+    def padded(self, sequences: int, deepest: Ints, positions: Ints) -> Ints:
+        """As batch_choice.Padded: a worker knows its own."""
+        return self._padded(positions)
+
     def _padded(self, positions: Ints) -> Ints:
         sizes = np.array(self.profile.cost.padding, dtype=np.int64)
         if not len(sizes):

@@ -11,8 +11,8 @@ from benchmarks.control.cost import Ints
 from benchmarks.control.ours_estimator import Tracker as tracker
 from benchmarks.control.ours_estimator import fit
 from benchmarks.control.ours_pace import lookup_us, tick_ms
-from benchmarks.control.profile import MAX_SEQUENCES
 from benchmarks.control.world import StepOutcome
+from controlplane.decision.batch_choice import BatchChoice
 from controlplane.decision.decide import DecisionState, Observation, decide
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
@@ -65,11 +65,19 @@ class Ours:
         self._context = setting.profile.cost.context
         self._ticks = 0
         self._windows = 0
-        self._k = self._look_up()
+        self._padded = setting.cost.padded
+        self._known: dict[tuple[int, ...], Ints] = {}
+        self._plan = self._draw()
 
     def choose(self, t: int, running: Ints) -> Ints:
         """K by cohort for step t."""
-        return self._k[int(running.sum())]
+        counts = tuple(running.tolist())
+        k = self._known.get(counts)
+        if k is None:
+            there = {name: n for name, n in zip(self._names, counts, strict=True) if n}
+            chosen = self._plan.k_for(there, START_AT + self._ticks)
+            k = self._known[counts] = np.array([chosen.get(name, 0) for name in self._names])
+        return k
 
     def observe(self, t: int, outcome: StepOutcome) -> None:
         """Count the step; close the window and tick when a second of steps is full."""
@@ -96,7 +104,7 @@ class Ours:
         now = START_AT + self._ticks
         tick = decide(self.state, Observation.of([self._window(now)], self._names), now)
         self.state = tick.state
-        self._k = self._look_up()
+        self._plan = self._draw()
 
     def _window(self, now: float) -> WorkerWindow:
         by_cohort: defaultdict[int, list[StepCell]] = defaultdict(list)
@@ -122,18 +130,16 @@ class Ours:
         self._latency.clear()
         return window
 
-    def _look_up(self) -> Ints:
-        """[running, cohort]: what a worker finds in the plan."""
+    def _draw(self) -> BatchChoice:
+        """What a worker makes of the plan."""
         state, now = self.state, START_AT + self._ticks
         plan = Plan(
             epoch=1, version=self._ticks + 1, issued_at=now, expires_at=now + 10.0, k=state.k_by_load(), fallback={},
             policy_revision=state.table.revision, survival=state.survival(), price=state.price(),
-            depth=state.depth(), probing=state.probing(),
+            depth=state.depth(), probing=state.probing(), drafted=state.drafted(), charges=state.charges(),
         )  # fmt: skip
-        table = np.zeros((MAX_SEQUENCES + 1, len(self._names)), np.int64)
-        for c, name in enumerate(self._names):
-            table[1:, c] = [plan.k_for(name, running, now) for running in range(1, MAX_SEQUENCES + 1)]
-        return table
+        self._known.clear()
+        return BatchChoice(plan, padded=self._padded)
 
 
 def _drafts(outcome: StepOutcome, cohort: int, k: int) -> list[tuple[int, int, int]]:

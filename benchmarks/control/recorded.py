@@ -97,6 +97,10 @@ class RecordedCost(Cost):
         assert isinstance(self.profile, RecordedProfile)
         return load_times(self.profile.recorded.times, self.profile.depth)
 
+    def padded(self, sequences: int, deepest: Ints, positions: Ints) -> Ints:
+        """The table has what was measured, padding and all."""
+        return positions
+
     def at(self, running: Ints, mean_k: Floats) -> Floats:
         """Seconds of steps of `running` sequences with `mean_k` draft tokens each, of equal shapes."""
         return _between(self.table.seconds, running, mean_k)

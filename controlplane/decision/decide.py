@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.decision import sentence
+from controlplane.decision.batch_choice import NEVER_SILENT
 from controlplane.decision.cells import CellStates, Probes
 from controlplane.decision.guard import (
     FALL_STEPS,
@@ -264,7 +265,7 @@ def _promised(state: DecisionState, situation: Situation, prices: slots.Prices |
     if times is None or not wanted.any():
         return out
     cohorts, n = np.arange(len(out))[:, None], LOADS[AT_BUCKETS]
-    silent = np.log1p(-np.minimum(outlook.drafted[:, :1], slots.NEVER_SILENT))
+    silent = np.log1p(-np.minimum(outlook.drafted[:, :1], NEVER_SILENT))
     share = situation.share
 
     def brings(k: Ints) -> tuple[Floats, Floats, Floats, Floats]:

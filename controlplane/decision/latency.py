@@ -2,10 +2,11 @@
 
     seconds(n, K) = verify[n, K] + draft[n, K] + context_s x tokens of context
 
-on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence. A drafter may be silent: then a step is one
-without drafts, or one with more of them than the mean says, and never one with half a token a sequence. An argmax over
-K does not see an error that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are
-measured, not extrapolated.
+on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence, times what the machine takes of late over
+its profile, times what that size takes beside the others. A drafter may be silent: then a step is one without drafts,
+or one with more of them than the mean says, and never one with half a token a sequence. An argmax over K does not see
+an error that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not
+extrapolated.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ AT_BUCKETS: Ints = np.array([PRICE_LOADS.index(bound) for bound in LOAD_BUCKETS]
 """Which of LOADS are the bounds of the load buckets."""
 _EDGES = np.sqrt(LOADS[1:] * LOADS[:-1])
 
-LEARNING = 0.02
+LEARNING = 0.003
 """Weight of one step in the correction of its cell."""
-COMMON_LEARNING = 0.01
-"""Weight of one step in the correction that all cells share (a clock that throttles, a longer context)."""
+COMMON_LEARNING = 0.05
+"""Weight of one step in the correction that all cells share (a clock that throttles, a longer context).
+
+Far quicker than a cell's own: sizes are measured at different times, and a machine that was slow meanwhile must not
+make one of them dear. Where its speed swings by 20 % within ten seconds, that is 1 to 1.5 % of the goodput.
+"""
 MOST_RATIO = 100.0
 """What steps are measured to take over what was profiled counts as at most this, and as at least one over it."""
 LEAST_STEPS = 8.0
@@ -39,10 +44,10 @@ class StepTimes:
     """The belief. verify, draft: [loads, MAX_K + 1] f64 seconds at LOADS sequences, as profiled.
 
     verify[l, k]: one forward of k + 1 positions for each of the sequences; its column 0 is a step without a drafter's
-    work. draft[l, k]: drafting k tokens for each. ratio, weight: [loads, MAX_K + 1], measured over profiled seconds and
-    the discounted steps behind it; common_ratio what the machine takes over its profile whatever the size, and
-    common_weight the steps behind that. context_s: seconds that a token of
-    context costs in a step; context: tokens of it a sequence had while profiling, context_now: has of late.
+    work. draft[l, k]: drafting k tokens for each. common_ratio: what the machine takes over its profile whatever the
+    size, common_weight the steps behind that. ratio, weight: [loads, MAX_K + 1], what a size takes over that, and the
+    discounted steps behind it. context_s: seconds that a token of context costs in a step; context: tokens of it a
+    sequence had while profiling, context_now: has of late.
     """
 
     verify: Floats
@@ -115,15 +120,17 @@ class StepTimes:
         # What surprises at a size that is known is the machine's; at one that is not, it is the profile of that size,
         # but for the first sizes of all, which tell what the machine takes over its profile.
         trust, first = self._trust, LEAST_STEPS / (LEAST_STEPS + self.common_weight)
-        surprise = n * (trust + (1.0 - trust) * first) * (mean - self.correction)
+        own = trust * self.ratio + (1.0 - trust)
+        surprise = n * (trust**2 + (1.0 - trust) * first) * (mean / own - self.common_ratio)
         pace = max(1.0 - common_keep, float(steps.sum() / (steps.sum() + self.common_weight + LEAST_STEPS)))
+        common = max(self.common_ratio + pace * float(surprise[heard].sum() / steps.sum()), 1.0 / MOST_RATIO)
         told = float((sequences * steps)[context > 0].sum())
         context_now = float(context.sum()) / told if told else self.context_now
         return replace(
             self,
-            ratio=self.ratio + share * (mean - self.ratio),
+            ratio=self.ratio + share * (mean / common - self.ratio),
             weight=weight,
-            common_ratio=max(self.common_ratio + pace * float(surprise[heard].sum() / steps.sum()), 1.0 / MOST_RATIO),
+            common_ratio=common,
             common_weight=self.common_weight + float(steps.sum()),
             context_now=self.context_now * common_keep + context_now * (1.0 - common_keep),
         )
@@ -139,7 +146,7 @@ class StepTimes:
     def correction(self) -> Floats:
         """[loads, MAX_K + 1]: measured over profiled; where little was measured, what was measured elsewhere."""
         trust = self._trust
-        out: Floats = trust * self.ratio + (1.0 - trust) * self.common_ratio
+        out: Floats = self.common_ratio * (trust * self.ratio + (1.0 - trust))
         return out
 
     @property

@@ -29,6 +29,8 @@ class StagedPlan:
     price: tuple[float, ...] = ()
     depth: tuple[int, ...] = ()
     probing: Mapping[str, int] = field(default_factory=dict)
+    drafted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    charges: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class Plan:
     between it is interpolated); empty where nothing is priced. depth: the deepest draft that pays for a further pass of
     the drafter, at each of PRICE_LOADS (in between the nearest holds). survival: cohort -> probability, by draft
     position, that a token drafted there is emitted; a sequence of a cohort in it drafts no deeper than pays. probing:
-    cohort -> load bucket in which its K is on trial and is drafted whatever the price.
+    cohort -> load bucket in which its K is on trial and is drafted whatever the price. drafted: cohort -> probability,
+    by draft position, that the drafter has a token there; a cohort of survival that is not in it is never silent.
+    charges: what a step costs at each of PRICE_LOADS (`charges.Charges.table`), by which a worker chooses for the batch
+    that it has (`batch_choice`); empty where nothing is priced.
     blocked_drafters: name@version of those that must not draft, however old the plan is: the canary found wrong text.
     They may change within a version, with a later issued_at: what was decided stands beside them. arm: in a control
     window nothing is drafted, whatever k says, while the plan is alive.
@@ -60,12 +65,14 @@ class Plan:
     price: tuple[float, ...] = ()
     depth: tuple[int, ...] = ()
     probing: Mapping[str, int] = field(default_factory=dict)
+    drafted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    charges: tuple[tuple[float, ...], ...] = ()
     staged: StagedPlan | None = None
     blocked_drafters: tuple[str, ...] = ()
     arm: PlanArm = ""
 
     def __post_init__(self) -> None:
-        for name, values in (("prices", self.price), ("depths", self.depth)):
+        for name, values in (("prices", self.price), ("depths", self.depth), ("charges", self.charges)):
             if values and len(values) != len(PRICE_LOADS):
                 raise ValueError(f"plan has {len(values)} {name} for {len(PRICE_LOADS)} loads")
         for cohort, by_load in self.k.items():
@@ -75,13 +82,22 @@ class Plan:
     def is_expired(self, now: float) -> bool:
         return now >= self.expires_at
 
+    def told(self, worker: str | None) -> Plan | StagedPlan:
+        """What `worker` is told: the staged part where it tries that."""
+        return self.staged if self.staged is not None and worker in self.staged.workers else self
+
+    def is_obeyed(self, now: float, drafter: str | None = None) -> bool:
+        """Whether K is as decided for cohort and load, and not as a kill switch, an alert or the plan's age says."""
+        is_off = self.kill_switch != "off" or drafter in self.blocked_drafters or self.arm == "control"
+        return not is_off and not self.is_expired(now)
+
     def k_for(
         self, cohort: str, running: int, now: float, worker: str | None = None, drafter: str | None = None
     ) -> int:
         """K for a sequence of `cohort` beside `running` sequences on `worker`; an unknown cohort gets 0."""
         if self.kill_switch == "zero" or drafter in self.blocked_drafters:
             return 0
-        told = self.staged if self.staged is not None and worker in self.staged.workers else self
+        told = self.told(worker)
         if self.kill_switch == "fallback" or self.is_expired(now):
             return told.fallback.get(cohort, 0)
         if self.arm == "control":

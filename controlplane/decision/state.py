@@ -148,6 +148,18 @@ class DecisionState:
         """The deepest draft that pays at PRICE_LOADS, as the plan says it; empty where no cohort is priced."""
         return () if self.prices is None else tuple(self.prices.depth.tolist())
 
+    def charges(self) -> tuple[tuple[float, ...], ...]:
+        """What steps cost at PRICE_LOADS, as the plan says it; empty where no cohort is priced."""
+        return () if self.prices is None else self.prices.charges.table()
+
+    def drafted(self) -> dict[str, tuple[float, ...]]:
+        """How often priced cohorts' drafter has a token, by position, as the plan says it, where it may be silent."""
+        if self.prices is None:
+            return {}
+        drafted = np.round(self.prices.drafted, 4)
+        silent = self.table.is_ragged & (drafted[:, 0] < 1.0)
+        return {self.table.names[i]: tuple(drafted[i].tolist()) for i in np.flatnonzero(silent)}
+
     def carried(self, policy: Policy) -> DecisionState:
         """Under another policy. A cohort that keeps its name and ladder keeps what was learnt, and with the same tuner
         its cells too; another ladder means that its K mean something else."""  # noqa: D209

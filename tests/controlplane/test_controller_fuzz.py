@@ -272,18 +272,22 @@ def check(run: Run, loads: tuple[int, ...]) -> None:
             assert all(isfinite(price) and price >= 0 for price in told.price)
             assert len(told.price) == len(told.depth)
             assert len(told.price) in (0, len(PRICE_LOADS))
+            assert len(told.charges) == len(told.price)
+            assert all(isfinite(each) and each >= 0 for row in told.charges for each in row)
             assert all(0 <= chance <= 1 for by_depth in told.survival.values() for chance in by_depth)
     told = plan.staged if plan.staged is not None and is_trying else plan
     run.worker.accept(plan)
     run.worker.plan = plan  # a jumped clock may have made it refuse this one
-    table = run.worker._held.alive
-    for cohort in cohorts:
-        ladder = cohort.speculation.ladder
-        assert set(told.k[cohort.name]) <= set(ladder)
-        for running in loads:
-            k = table[running][cohort.name]
-            ceiling = told.k[cohort.name][load_bucket(running)]
-            allowed = {"off": range(ceiling + 1), "zero": (0,), "fallback": (cohort.speculation.fallback,)}
+    by_batch, names = run.worker._held.alive, [cohort.name for cohort in cohorts]
+    batches = [[name] * running for name in names for running in loads]
+    batches += [[names[i % len(names)] for i in range(running)] for running in loads]
+    speculation = {cohort.name: cohort.speculation for cohort in cohorts}
+    for name in names:
+        assert set(told.k[name]) <= set(speculation[name].ladder)
+    for batch in batches:
+        for name, k in zip(batch, by_batch[tuple(batch)], strict=True):
+            ceiling = told.k[name][load_bucket(len(batch))]
+            allowed = {"off": range(ceiling + 1), "zero": (0,), "fallback": (speculation[name].fallback,)}
             assert k in ((0,) if plan.blocked_drafters else allowed[plan.kill_switch])
     for decision in run.kept.decisions:
         assert all(isfinite(chance) and 0 <= chance <= 1 for chance in decision.accept_at)

@@ -16,13 +16,19 @@ from typing import Literal
 
 import numpy as np
 
+from controlplane.decision.charges import TIME, Tariff
 from controlplane.decision.estimate import Outlook
 from controlplane.decision.latency import AT_BUCKETS, LOADS, uniform_seconds
 from controlplane.decision.observation import Flags, Floats, Ints
 from controlplane.decision.tuners.base import Situation, Wish, at_k
-from controlplane.decision.tuners.slots import TIME, Prices, Tariff
+from controlplane.decision.tuners.slots import Prices
 
 _BOUNDS = LOADS[AT_BUCKETS]
+
+MAY_PAY = 0.5
+"""Share of the price in the batch that is expected, below which a position pays in none that comes in its place: a
+cohort may be there alone, or find rows that are computed anyway. At 1 a rung was too low for a batch now and then, at
+the cost of up to 4 % in a cell."""
 
 Fallback = Literal["no_price", "no_energy", "mixed"]
 """Why an objective is not pursued, and throughput is instead."""
@@ -129,12 +135,15 @@ def _hoped(situation: Situation, scores: Scores, prices: Prices | None, k: Ints,
 def net_tokens(outlook: Outlook, prices: Prices, rungs: int) -> Floats:
     """[cohorts, load buckets, rungs]: expected tokens of a sequence and step less the price of its positions.
 
-    At the lowest price and greatest depth within the bucket: the rung is a ceiling, under which a worker looks up what
-    pays beside the sequences that run just then. Positions that do not pay are not drafted and cost nothing.
+    The rung is a ceiling, under which a worker finds what pays in the batch that it has just then. So the price is the
+    least that such a batch may ask, MAY_PAY of the lowest within the bucket, and the depth the greatest of the bucket
+    and of those beside it. Positions that do not pay are not drafted and cost nothing.
     """
     top = rungs - 1
-    net = outlook.survival[:, None, :top] - prices.least[:, None] * outlook.drafted[:, None, :top]
-    return _summed(np.where(np.arange(top) >= prices.deepest[:, None], 0.0, np.maximum(net, 0.0)))
+    net = outlook.survival[:, None, :top] - MAY_PAY * prices.least[:, None] * outlook.drafted[:, None, :top]
+    around = np.pad(prices.deepest, 1)
+    deepest = np.where(prices.deepest > 0, np.maximum(np.maximum(around[:-2], around[2:]), prices.deepest), 0)
+    return _summed(np.where(np.arange(top) >= deepest[:, None], 0.0, np.maximum(net, 0.0)))
 
 
 def _in_full(situation: Situation, prices: Prices) -> Floats:

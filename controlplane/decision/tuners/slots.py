@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.decision.batch_choice import BAND, NEVER_SILENT
+from controlplane.decision.charges import TIME, Charges, Tariff
 from controlplane.decision.estimate import Outlook
 from controlplane.decision.latency import AT_BUCKETS, LOADS, StepTimes, forward_seconds, uniform_seconds
 from controlplane.decision.observation import RUNGS, Flags, Floats, Ints
@@ -33,28 +35,8 @@ AT_LOADS: Ints = np.searchsorted(LOAD_BUCKETS, LOADS)
 NOTHING_PAYS = 1.0
 """No position brings a whole token for certain."""
 
-NEVER_SILENT = 1.0 - 1e-9
-"""Share of steps with a draft from which on a drafter counts as never silent; its logarithm must not be infinite."""
-
-BAND = 0.002
-"""Share of the batch's goodput by which another choice of positions must be better than the one of the last tick."""
-
 BINS = 64
 """With more positions than this times MAX_K, those of a depth that bring about the same are taken together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tariff:
-    """What a step is charged: so much a second, and so much a position. By itself for throughput, where time is all.
-
-    For energy these are watts and joules, for cost the money of both: tokens over the charge is what is made most of.
-    """
-
-    per_second: float = 1.0
-    per_position: float = 0.0
-
-
-TIME = Tariff()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +45,8 @@ class Prices:
 
     least, deepest: [load buckets], the lowest price and the greatest depth that hold anywhere within a bucket. At a
     bucket's bound, and whether or not anything pays there: position_cost, tokens lost to a position more a sequence;
-    pass_cost, tokens a sequence lost to one more pass of the drafter; start_cost, to drafting anything at all.
+    pass_cost, tokens a sequence lost to one more pass of the drafter; start_cost, to drafting anything at all. chance:
+    `worth`; drafted: as in Outlook; charges: what steps were charged.
     """
 
     price: Floats
@@ -74,6 +57,8 @@ class Prices:
     pass_cost: Floats
     start_cost: Floats
     chance: Floats
+    drafted: Floats
+    charges: Charges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,15 +98,14 @@ def price(
     last tick, of the same cohorts, which stay where no other choice that drafts is better by more than BAND. uniform_s:
     Situation.seconds, where worked out already.
     """
-    a, b = tariff.per_second, tariff.per_position
+    charges = Charges.of(times, tariff)
     slots = _slots(table, outlook, share)
     share, k = share[:, AT_LOADS], k[:, AT_LOADS]
     base_tokens, base_deep, base_draft, base_silence = _background(table, outlook, share, k, times)
-    opening, following = _draft_costs(times)
-    verify, with_drafts = times.verifying, times.going
+    base_draft = tariff.per_second * base_draft
     spoken = -np.expm1(base_silence)
-    base_s = forward_seconds(verify[:, 0], with_drafts, base_deep[:, None], spoken[:, None])[:, 0] + base_draft
-    best = base_tokens / (a * base_s + b * LOADS * (1.0 + base_deep))
+    base = forward_seconds(charges.plain, charges.going, base_deep[:, None], spoken[:, None])[:, 0] + base_draft
+    best = base_tokens / base
     at, depth = np.full(len(LOADS), NOTHING_PAYS), np.zeros(len(LOADS), np.int64)
     rows = np.arange(len(LOADS))
     bounds = np.concatenate([[NOTHING_PAYS], slots.chance, [0.0]])
@@ -135,10 +119,10 @@ def price(
         within = slots.depth < d
         tokens = _running(base_tokens, slots.tokens * within)
         positions = _running(base_deep, slots.positions * within)
-        drafting = _running(base_draft + opening * d + times.starting, following[:, None] * slots.positions * within)
+        passes = base_draft + charges.opening * d + charges.starting
+        drafting = _running(passes, charges.following[:, None] * slots.positions * within)
         spoken = -np.expm1(_running(base_silence, slots.silence * within))
-        seconds = forward_seconds(verify[:, 0], with_drafts, positions, spoken) + drafting
-        goodput = tokens / (a * seconds + b * LOADS[:, None] * (1.0 + positions))
+        goodput = tokens / (forward_seconds(charges.plain, charges.going, positions, spoken) + drafting)
         standing = np.where(stays_deep == d, goodput[rows, stands], standing)
         taken = np.where(within, goodput[:, 1:], -np.inf).argmax(axis=1) + 1
         # The next position of this depth or less marks the other side of the price.
@@ -157,18 +141,17 @@ def price(
     alone_s = (uniform_seconds(times, upto) if uniform_s is None else uniform_s)[:, 0, : table.rungs]
     at[0], depth[0] = _for_one(table, outlook, worthwhile, alone_s, tariff)
     # Tokens that the batch would emit in a second, or for what is charged for one: what any second more would cost.
-    per_s, per_position = a * best[AT_BUCKETS], b * best[AT_BUCKETS] * LOADS[AT_BUCKETS]
-    verify = verify[AT_BUCKETS]
-    pass_cost = per_s * opening[AT_BUCKETS]
-    start_cost = per_s * ((with_drafts[AT_BUCKETS, 0] - verify[:, 0]) + times.starting[AT_BUCKETS])
+    most, going = best[AT_BUCKETS], charges.going[AT_BUCKETS]
     return Prices(
         at,
         depth,
         *_within_buckets(at, depth),
-        position_cost=per_s * ((verify[:, -1] - verify[:, 1]) / (MAX_K - 1) + following[AT_BUCKETS]) + per_position,
-        pass_cost=pass_cost,
-        start_cost=start_cost,
+        position_cost=most * ((going[:, -1] - going[:, 1]) / (MAX_K - 1) + charges.following[AT_BUCKETS]),
+        pass_cost=most * charges.opening[AT_BUCKETS],
+        start_cost=most * (going[:, 0] - charges.plain[AT_BUCKETS] + charges.starting[AT_BUCKETS]),
         chance=worthwhile,
+        drafted=outlook.drafted,
+        charges=charges,
     )
 
 
@@ -274,13 +257,6 @@ def _background(
     silent = np.log1p(-np.minimum(outlook.drafted[:, :1], NEVER_SILENT))
     silence = (share * LOADS * np.where(others > 0, silent, 0.0)).sum(axis=0)
     return tokens, deep, draft, silence
-
-
-def _draft_costs(times: StepTimes) -> tuple[Floats, Floats]:
-    """[loads] each: seconds of a pass of the drafter for hardly any sequence, and for all of them beyond that."""
-    a_pass = np.maximum(times.drafting[:, -1] - times.starting, 0.0) / MAX_K
-    opening = np.minimum(a_pass[0], a_pass)
-    return opening, a_pass - opening
 
 
 def _running(base: Floats, added: Floats) -> Floats:

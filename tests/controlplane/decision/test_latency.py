@@ -188,13 +188,36 @@ def test_a_size_that_turns_out_dear_does_not_make_the_others_dear() -> None:
     assert times.correction[AT[8], 0] < 1.6
 
 
-def test_a_machine_that_grows_slow_at_a_known_size_is_believed_slow_at_others() -> None:
+def known(*sizes: tuple[int, int]) -> StepTimes:
+    """Sizes that took what was profiled, for a while each."""
     times = times_of(profiled())
-    for ratio in (1.0, 1.5):
+    for n, k in sizes:
         for _ in range(40):
-            times = times.correct(latency(measured(8, 2, 10, ratio=ratio)))
-    assert times.correction[AT[8], 2] == pytest.approx(1.5, rel=0.05)
-    assert times.correction[AT[8], 8] > 1.15
+            times = times.correct(latency(measured(n, k, 10)))
+    return times
+
+
+def test_a_machine_that_grows_slow_at_a_known_size_is_believed_slow_at_others() -> None:
+    times = known((8, 2))
+    for _ in range(40):
+        times = times.correct(latency(measured(8, 2, 10, ratio=1.5)))
+    assert times.correction[AT[8], [2, 8]] == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("ratio", [0.7, 1.5])
+@pytest.mark.parametrize("seconds", [1, 5, 30])
+def test_sizes_stay_as_far_apart_as_they_were_while_one_alone_meets_another_pace(ratio: float, seconds: int) -> None:
+    times = known((8, 8), (8, 2))
+    for _ in range(seconds):
+        times = times.correct(latency(measured(8, 2, 30, ratio=ratio)))
+    assert times.correction[AT[8], 8] / times.correction[AT[8], 2] == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_known_size_that_becomes_dear_by_itself_is_told_from_a_slow_machine_by_the_others() -> None:
+    times = known((8, 8), (8, 2))
+    for _ in range(60):
+        times = times.correct(latency(measured(8, 2, 15), measured(8, 8, 15, ratio=1.3)))
+    assert times.correction[AT[8], 8] / times.correction[AT[8], 2] == pytest.approx(1.3, rel=0.05)
 
 
 def test_steps_in_which_few_sequences_had_drafts_say_nothing_of_plain_ones() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import structlog
 
@@ -265,6 +266,46 @@ def test_positions_that_do_not_pay_at_this_load_are_dropped(sequences, make_clie
     client = make_client(plan)
     assert client.k_for(sequences[:2]) == (3, 3)
     assert client.k_for(sequences)[:2] == (1, 1)
+
+
+@pytest.fixture
+def choosing():
+    """Nothing pays in the batch that is expected, and everything in that of the fixture."""
+    flat = (1.0, 0.0, 0.001, 0.0, *(1.0,) * (MAX_K + 1))
+    loads = len(PRICE_LOADS)
+    return make_plan(
+        k={"default": (4,) * len(LOAD_BUCKETS), "a": (2,) * len(LOAD_BUCKETS)},
+        survival={"default": (0.9,) * MAX_K, "a": (0.8,) * MAX_K},
+        price=(1.0,) * loads, depth=(0,) * loads, charges=(flat,) * loads,
+    )  # fmt: skip
+
+
+def test_k_is_chosen_for_the_batch_that_runs(sequences, make_client, choosing) -> None:
+    assert make_client(choosing).k_for(sequences) == (4, 4, 2, 0)
+
+
+def test_k_is_chosen_for_the_rows_that_the_worker_computes(sequences, make_client, choosing) -> None:
+    dear = tuple((1.0, 0.0, 0.001, 0.0, *(1.0 + 9.0 * k for k in range(MAX_K + 1))) for _ in PRICE_LOADS)
+    seen = []
+
+    def padded(running, deepest, positions):
+        seen.append(running)
+        return np.full_like(positions, running)
+
+    client = make_client(replace(choosing, charges=dear), padded=padded)
+    assert (client.k_for(sequences), set(seen)) == ((4, 4, 2, 0), {4})
+
+
+def test_the_order_in_which_sequences_run_changes_nothing(sequences, make_client, choosing) -> None:
+    assert make_client(choosing).k_for(sequences[::-1]) == (0, 2, 4, 4)
+
+
+def test_a_plan_that_never_changes_does_not_grow(sequences, make_client, monkeypatch) -> None:
+    monkeypatch.setattr("workers.plan_client.MOST_BATCHES", 3)
+    client = make_client()
+    for n in range(1, 12):
+        assert len(client.k_for(sequences[:1] * n)) == n
+    assert len(client._held.alive) <= 3
 
 
 def test_a_staged_plan_is_for_the_workers_it_names(sequences, make_client) -> None:

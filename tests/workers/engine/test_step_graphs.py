@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -189,6 +190,35 @@ def test_a_tree_is_computed_without_where_none_was_recorded(runner) -> None:
     runner.record(step_shapes(RUNGS, SLOTS), LAYERS, recorder=recorder)
     runner.forward_with_features([Rows(PLACES.blocks(0), 9, [3] * 5, TREE)], range(5), LAYERS)
     assert recorder.replayed == 0
+
+
+def rows_said(runner: ModelRunner, sequences: int, deepest: int, positions: int) -> int:
+    return int(runner.padded(sequences, np.array([[deepest]]), np.array([[positions]]))[0, 0])
+
+
+@pytest.mark.parametrize("sequences", range(1, SLOTS + 1))
+@pytest.mark.parametrize("deepest", range(max(RUNGS) + 1))
+def test_a_recorded_step_is_said_to_compute_the_rows_of_the_shape_that_it_fits(
+    runner, recorder, sequences, deepest
+) -> None:
+    rows = [Rows(PLACES.blocks(slot), 8, [3] * (1 + deepest * (slot == 0))) for slot in range(sequences)]
+    positions = sequences + deepest
+    said = rows_said(runner, sequences, deepest, positions)
+    assert said == runner._steps.fit(rows, range(positions)).rows
+
+
+@pytest.mark.parametrize(("sequences", "deepest", "positions"), [(SLOTS + 1, 1, 9), (2, max(RUNGS) + 1, 10)])
+def test_a_step_that_fits_no_shape_is_said_to_compute_its_own_rows(
+    runner, recorder, sequences, deepest, positions
+) -> None:
+    assert rows_said(runner, sequences, deepest, positions) == 12
+
+
+@pytest.mark.parametrize(("positions", "rows"), [(1, ROW_STEP), (ROW_STEP, ROW_STEP), (ROW_STEP + 1, 2 * ROW_STEP)])
+def test_a_step_that_is_not_recorded_is_said_to_compute_its_rows_and_what_pads_them(
+    make_runner, positions, rows
+) -> None:
+    assert rows_said(make_runner(slots=1, context=16), 1, positions, positions) == rows
 
 
 def test_results_are_nobody_elses_after_the_next_replay(runner, recorder) -> None:
