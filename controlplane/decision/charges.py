@@ -27,6 +27,9 @@ class Tariff:
 
 TIME = Tariff()
 
+LEAST = 1e-5
+"""What a plan's figures are rounded to, and the least that a step can cost beside a plain one of one sequence."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charges:
@@ -91,4 +94,5 @@ class Charges:
     def of_table(cls, table: tuple[tuple[float, ...], ...]) -> Charges:
         """From what a plan says."""
         plain, starting, opening, following, *going = np.array(table, np.float64).T
-        return cls(plain, np.stack(going, axis=1), starting, opening, following)
+        # Rounded, a step may have come out as free.
+        return cls(np.maximum(plain, LEAST), np.maximum(np.stack(going, axis=1), LEAST), starting, opening, following)
