@@ -19,7 +19,7 @@ from typing import Literal
 
 import structlog
 
-from controlplane.decision.batch_choice import BatchChoice, Padded, unpadded
+from controlplane.decision.batch_choice import BatchChoice, Counts, Padded, unpadded
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K
@@ -54,7 +54,7 @@ class _KByBatch(dict[tuple[str, ...], tuple[int, ...]]):
     def __init__(self, k_of: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
         super().__init__()
         self._k_of = k_of
-        self._by_counts: dict[frozenset[tuple[str, int]], Mapping[str, int]] = {}
+        self._by_counts: dict[Counts, Mapping[str, int]] = {}
 
     def __missing__(self, cohorts: tuple[str, ...]) -> tuple[int, ...]:
         if len(self) >= MOST_BATCHES:
@@ -99,6 +99,7 @@ class PlanClient:
     ) -> None:
         self._clock, self._monotonic = clock, monotonic
         self._worker, self._drafter, self._padded = worker, drafter, padded
+        self._standing: dict[Counts, dict[str, int]] = {}
         self._is_blocked_here = False
         self._accepting = threading.Lock()
         self._refused: Counter[str] = Counter()
@@ -182,7 +183,7 @@ class PlanClient:
             return _Held(plan, issued_at, ends_at, held.alive, held.expired)
 
         # What it comes to is worked out at the first step that it is obeyed in: not here, where other threads wait.
-        choice = BatchChoice(plan, self._worker, self._drafter, self._padded)
+        choice = BatchChoice(plan, self._worker, self._drafter, self._padded, self._standing)
 
         def by_batch(at: float) -> _KByBatch:
             return _KByBatch(lambda counts: {c: self._legal(k) for c, k in choice.k_for(counts, at).items()})

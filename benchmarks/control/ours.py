@@ -12,7 +12,7 @@ from benchmarks.control.ours_estimator import Tracker as tracker
 from benchmarks.control.ours_estimator import fit
 from benchmarks.control.ours_pace import lookup_us, tick_ms
 from benchmarks.control.world import StepOutcome
-from controlplane.decision.batch_choice import BatchChoice
+from controlplane.decision.batch_choice import BatchChoice, Counts
 from controlplane.decision.decide import DecisionState, Observation, decide
 from controlplane.decision.plan import Plan
 from controlplane.policy import Policy, parse_policy
@@ -66,6 +66,7 @@ class Ours:
         self._ticks = 0
         self._windows = 0
         self._padded = setting.cost.padded
+        self._standing: dict[Counts, dict[str, int]] = {}
         self._known: dict[tuple[int, ...], Ints] = {}
         self._plan = self._draw()
 
@@ -139,7 +140,7 @@ class Ours:
             depth=state.depth(), probing=state.probing(), drafted=state.drafted(), charges=state.charges(),
         )  # fmt: skip
         self._known.clear()
-        return BatchChoice(plan, padded=self._padded)
+        return BatchChoice(plan, padded=self._padded, standing=self._standing)
 
 
 def _drafts(outcome: StepOutcome, cohort: int, k: int) -> list[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""K for every cohort of the batch that a worker has just now, within what the plan allows: a pure function of both.
+"""K for every cohort of the batch that a worker has just now, within what the plan allows.
 
 The controller prices draft positions for the batch that it expects at a load (tuners/slots.py). The batch that runs is
 another one: cohorts come and go within a second, and of a small one there are now none and now two. So a worker takes
@@ -8,8 +8,8 @@ the positions of the sequences that it has, in the order of what they bring, and
 
 is greatest: the same sum, over what is there, and over the rows that a worker really computes: it knows how they are
 padded, so positions that fit into rows computed anyway cost nothing but their drafting. Rungs of the plan are ceilings.
-The price stands where the batch that runs gains hardly anything over it, so that estimates which move a little do not
-have K go to and fro.
+What was chosen last for such a batch stays where hardly anything is gained over it, or else what the price says: K must
+not go to and fro with estimates that move a little.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from controlplane.decision.plan import Plan
 from controlplane.telemetry import load_bucket
 
 BAND = 0.002
-"""Share of the batch's goodput by which other draft positions must be better than those of the last tick's price."""
+"""Share of the batch's goodput by which other draft positions must be better than those that were drafted before."""
+
+MOST_STANDING = 4096
+"""Batches of which is remembered what was chosen last."""
 
 NEVER_SILENT = 1.0 - 1e-9
 """Share of steps with a draft from which on a drafter counts as never silent; its logarithm must not be infinite."""
 
+
+Counts = frozenset[tuple[str, int]]
+"""A batch: (cohort, sequences of it), each cohort once."""
 
 Padded = Callable[[int, Ints, Ints], Ints]
 """(sequences, deepest draft [d, 1], positions to compute [d, n]) -> rows that a step computes for them, [d, n]."""
@@ -49,12 +55,21 @@ class _Drafts:
 
 
 class BatchChoice:
-    """A plan as one worker obeys it. worker: its name; drafter: its name@version; padded: how it computes a step."""
+    """A plan as one worker obeys it. worker: its name; drafter: its name@version; padded: how it computes a step.
+
+    standing: what was chosen last for each batch, by all plans of the worker; choices are written into it.
+    """
 
     def __init__(
-        self, plan: Plan, worker: str | None = None, drafter: str | None = None, padded: Padded = unpadded
+        self,
+        plan: Plan,
+        worker: str | None = None,
+        drafter: str | None = None,
+        padded: Padded = unpadded,
+        standing: dict[Counts, dict[str, int]] | None = None,
     ) -> None:
         self._plan, self._worker, self._drafter, self._padded = plan, worker, drafter, padded
+        self._standing = {} if standing is None else standing
         self._told = plan.told(worker)
         self._charges = Charges.of_table(self._told.charges) if self._told.charges else None
         self._rows: dict[int, Charges] = {}
@@ -74,7 +89,14 @@ class BatchChoice:
         if not any(ceilings.values()):
             return asked
         batch = _Batch({c: (n, self._drafts(c)) for c, n in counts.items()}, self._row(running), self._padded)
-        return batch.best(asked, ceilings)
+        key = frozenset(counts.items())
+        last = self._standing.get(key, {})
+        stands = asked | {c: min(k, ceilings[c]) for c, k in last.items() if c in ceilings}
+        chosen = batch.best(asked, stands, ceilings)
+        if len(self._standing) >= MOST_STANDING:
+            self._standing.clear()
+        self._standing[key] = chosen
+        return chosen
 
     def _row(self, running: int) -> Charges:
         row = self._rows.get(running)
@@ -110,8 +132,8 @@ class _Batch:
     def running(self) -> int:
         return sum(n for n, _ in self.of.values())
 
-    def best(self, asked: Mapping[str, int], ceilings: Mapping[str, int]) -> dict[str, int]:
-        """The K that bring most, of cohorts in `ceilings` up to these; `asked` where that is hardly less."""
+    def best(self, asked: Mapping[str, int], stands: Mapping[str, int], ceilings: Mapping[str, int]) -> dict[str, int]:
+        """The K that bring most, of cohorts in `ceilings` up to these; `stands`, else `asked`, where hardly less."""
         fixed = {c: k for c, k in asked.items() if c not in ceilings and k}
         names, running = [c for c, top in ceilings.items() if top], self.running
         tops = np.array([ceilings[c] for c in names])
@@ -130,9 +152,10 @@ class _Batch:
         silence = base.silence + (within * first).cumsum(axis=1)
         goodput = np.where(within, tokens / self._charged(deep, silence, np.maximum(passes, base.passes)), -np.inf)
         d, last = np.unravel_index(int(goodput.argmax()), goodput.shape)
-        best, none, now = float(goodput[d, last]), self._goodput(base), self._goodput(self._sums(asked))
-        if max(best, none) <= (1.0 + BAND) * now:
-            return dict(asked)
+        best, none = float(goodput[d, last]), self._goodput(base)
+        for known in (stands, asked):
+            if max(best, none) <= (1.0 + BAND) * self._goodput(self._sums(known)):
+                return dict(known)
         taken = np.zeros(len(names), np.int64)
         if best > none:
             taken = np.bincount(owner[: last + 1][within[d, : last + 1]], minlength=len(names))

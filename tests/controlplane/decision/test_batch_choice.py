@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from controlplane.decision.batch_choice import BAND, BatchChoice
+from controlplane.decision.batch_choice import BAND, BatchChoice, Counts
 from controlplane.decision.charges import Charges
 from controlplane.decision.plan import Plan, StagedPlan
 from controlplane.telemetry import LOAD_BUCKETS, MAX_K, PRICE_LOADS, load_bucket
@@ -127,6 +127,41 @@ def test_hardly_better_k_does_not_take_the_place_of_what_the_price_says() -> Non
     asked = next(k for k in range(MAX_K) if sum(chance[k:]) < BAND * (1 + sum(chance[:k])))
     plan = replace(plan, depth=(asked,) * len(PRICE_LOADS))
     assert BatchChoice(plan).k_for({"code": 1, "chat": 1}, NOW) == {"code": asked, "chat": asked}
+
+
+def just_pays(charge: float) -> Plan:
+    """A first draft token that pays by a hair, for a charge of 1.6 a step's beginning, or not, for a little more."""
+    hazards = {"code": 0.6, "chat": 0.6}
+    flat = charges_of(np.full(POSITIONS.shape, 10.0), start=charge, a_pass=0.0)
+    return plan_of(flat, dict.fromkeys(hazards, 1), hazards)
+
+
+@pytest.mark.parametrize(("charge", "k"), [(5.98, 1), (6.02, 0)])
+def test_what_was_chosen_last_for_a_batch_stays_while_it_is_hardly_worse(charge: float, k: int) -> None:
+    counts = {"code": 1, "chat": 1}
+    assert BatchChoice(just_pays(5.9)).k_for(counts, NOW)["code"] == 1
+    assert BatchChoice(just_pays(6.1)).k_for(counts, NOW)["code"] == 0
+    standing: dict[Counts, dict[str, int]] = {}
+    for first in (5.9 if k else 6.1, charge, 12.0 - charge):
+        chosen = BatchChoice(just_pays(first), standing=standing).k_for(counts, NOW)
+        assert chosen == {"code": k, "chat": k}
+
+
+def test_what_stands_is_held_under_a_ceiling_that_was_lowered() -> None:
+    hazards, counts = {"code": 0.95, "chat": 0.95}, {"code": 2, "chat": 2}
+    standing: dict[Counts, dict[str, int]] = {}
+    for top in (4, 1):
+        choice = BatchChoice(plan_of(FLAT, dict.fromkeys(hazards, top), hazards), standing=standing)
+        assert choice.k_for(counts, NOW) == {"code": top, "chat": top}
+
+
+def test_no_more_batches_are_remembered_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.decision.batch_choice.MOST_STANDING", 3)
+    standing: dict[Counts, dict[str, int]] = {}
+    choice = BatchChoice(plan_of(FLAT, {"code": TOP}, {"code": 0.9}), standing=standing)
+    for running in range(2, 12):
+        choice.k_for({"code": running}, NOW)
+        assert len(standing) <= 3
 
 
 def test_one_sequence_alone_drafts_what_the_plan_says() -> None:
