@@ -1,5 +1,6 @@
 """Changes of K that no tick decided: a policy, a kill switch, an experiment or an alert ordered them.
 
+K is the one up to which a batch may draft, whatever its positions are weighed as: that is what an order takes away.
 They are stated as decisions are, so that the journal tells of every change of K and why it came.
 """
 
@@ -37,8 +38,8 @@ def switched(
             policy,
             cohort.name,
             bucket,
-            old.k_for(cohort.name, running, old.issued_at),
-            new.k_for(cohort.name, running, now),
+            old.most_k_for(cohort.name, running, old.issued_at),
+            new.most_k_for(cohort.name, running, now),
             reason,
             sentence,
             now,
@@ -54,7 +55,9 @@ def stopped_or_freed(
     """For each cohort, the change of K under `drafter` at the lowest load at which there is one."""
     for cohort in policy.cohorts:
         for bucket, running in enumerate(LOAD_BUCKETS):
-            before, after = (plan.k_for(cohort.name, running, old.issued_at, drafter=drafter) for plan in (old, new))
+            before, after = (
+                plan.most_k_for(cohort.name, running, old.issued_at, drafter=drafter) for plan in (old, new)
+            )
             if before != after:
                 yield _ordered(state, policy, cohort.name, bucket, before, after, Reason.CANARY, sentence, now)
                 break

@@ -5,18 +5,20 @@ told at the time; after is the K that the new plan says at that moment. What eit
 beliefs, those of that moment, so that a better estimate on one side is not taken for a better policy.
 
 What this cannot know: windows hold evidence up to the K that was used, so what lies deeper is as uncertain as the
-interval says, and a probe that the new policy would have made shows nothing new.
+interval says, and a probe that the new policy would have made shows nothing new. Nor do windows hold which sequences
+ran beside each other at a step: positions are weighed for the mean batch of each window and load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from controlplane.comparison import Interval
 from controlplane.controller import Controller
+from controlplane.decision.batch_choice import BatchChoice
 from controlplane.decision.decide import DecisionState
 from controlplane.decision.latency import uniform_seconds
 from controlplane.experiment import is_holdout
@@ -26,9 +28,6 @@ from controlplane.store.recorded import RecordedTick
 from controlplane.telemetry import LATENCY_BOUNDS_S, LOAD_BUCKETS, LatencyHistogram, Report, WorkerWindow, merge_cohorts
 
 Z95 = 1.96
-
-_Planned = Callable[[str, int], int]
-"""K by cohort and load bucket."""
 
 
 @dataclass(slots=True)
@@ -119,8 +118,7 @@ def walk(controllers: Iterable[Iterable[RecordedTick]], new: Policy, goes_to: Ma
             if tick.kill_switch != "off":
                 outcome.stopped += 1
                 continue
-            in_force = replace(plan, expires_at=float("inf"))
-            _count(outcome, controller.state, windows, lambda c, b, p=in_force: p.k_for(c, LOAD_BUCKETS[b], 0.0))  # type: ignore[misc]
+            _count(outcome, controller.state, windows, BatchChoice(replace(plan, expires_at=float("inf"))))
         if controller is not None:
             outcome.state = controller.state
     return outcome
@@ -165,18 +163,32 @@ def _renamed(window: WorkerWindow, goes_to: Mapping[str, str]) -> WorkerWindow:
     return replace(window, cohorts=tuple(merge_cohorts(renamed).values()), columns=None)
 
 
-def _count(outcome: Outcome, state: DecisionState, windows: Iterable[WorkerWindow], k_after: _Planned) -> None:
+def _batches(window: WorkerWindow) -> dict[int, dict[str, int]]:
+    """By load bucket, the batch that ran there in the mean, as large as the bucket's bound: cohort -> sequences."""
+    steps: dict[int, dict[str, int]] = {}
+    for cohort in window.cohorts:
+        for cell in cohort.cells:
+            at = steps.setdefault(cell.load_bucket, {})
+            at[cohort.cohort] = at.get(cohort.cohort, 0) + cell.steps
+    return {
+        bucket: {name: max(1, round(LOAD_BUCKETS[bucket] * n / sum(at.values()))) for name, n in at.items() if n}
+        for bucket, at in steps.items()
+    }
+
+
+def _count(outcome: Outcome, state: DecisionState, windows: Sequence[WorkerWindow], choice: BatchChoice) -> None:
     outlook = state.outlook
     seconds = None if state.times is None else uniform_seconds(state.times, outlook.positions)
     index = {name: i for i, name in enumerate(state.table.names)}
-    for cohort in (c for window in windows for c in window.cohorts):
+    chosen = [{b: choice.k_for(batch, 0.0) for b, batch in _batches(window).items()} for window in windows]
+    for k_after, cohort in ((k, c) for k, window in zip(chosen, windows, strict=True) for c in window.cohorts):
         brought, i = outcome.cohorts[cohort.cohort], index[cohort.cohort]
         brought.tpot = brought.tpot.merge(cohort.tpot)
         for cell in cohort.cells:
             steps, was = cell.steps, min(cell.k, outlook.emitted.shape[1] - 1)
             if not steps:
                 continue
-            becomes = k_after(cohort.cohort, cell.load_bucket)
+            becomes = k_after[cell.load_bucket][cohort.cohort]
             brought.before[was] = brought.before.get(was, 0) + steps
             brought.after[becomes] = brought.after.get(becomes, 0) + steps
             brought.by_load[cell.load_bucket] = brought.by_load.get(cell.load_bucket, 0) + steps

@@ -44,7 +44,7 @@ def constant_plan(k: int, cohorts: Iterable[str]) -> Plan:
     return Plan(0, 0, 0.0, math.inf, {c: (k,) * len(LOAD_BUCKETS) for c in names}, dict.fromkeys(names, k), "constant")
 
 
-MOST_BATCHES = 4096
+MOST_BATCHES = 512
 """Batches whose K is remembered; a plan that never changes meets ever new ones."""
 
 

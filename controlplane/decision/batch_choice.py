@@ -15,14 +15,14 @@ not go to and fro with estimates that move a little.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from controlplane.decision.charges import Charges
 from controlplane.decision.observation import Floats, Ints
 from controlplane.decision.plan import Plan
-from controlplane.telemetry import load_bucket
+from controlplane.telemetry import MAX_K, load_bucket
 
 BAND = 0.002
 """Share of the batch's goodput by which other draft positions must be better than those that were drafted before."""
@@ -73,6 +73,7 @@ class BatchChoice:
         self._told = plan.told(worker)
         self._charges = Charges.of_table(self._told.charges) if self._told.charges else None
         self._rows: dict[int, Charges] = {}
+        self._drafts: dict[str, _Drafts] = {}
 
     def k_for(self, counts: Mapping[str, int], now: float) -> dict[str, int]:
         """K by cohort for a step of so many sequences of each (one at least), which run beside each other."""
@@ -82,13 +83,13 @@ class BatchChoice:
             return asked
         bucket = load_bucket(running)
         free = [c for c in counts if c in self._told.survival and self._told.probing.get(c) != bucket]
-        # What an unpriced cohort's drafts bring is not in the plan.
+        # What an unpriced cohort's drafts bring is not in the plan: nothing can be weighed beside them.
         if any(k and c not in self._told.survival for c, k in asked.items()):
             return asked
-        ceilings = {c: self._told.k[c][bucket] if c in self._told.k else 0 for c in free}
+        ceilings = {c: self._ceiling(c, bucket) for c in free}
         if not any(ceilings.values()):
             return asked
-        batch = _Batch({c: (n, self._drafts(c)) for c, n in counts.items()}, self._row(running), self._padded)
+        batch = _Batch({c: (n, self._drafts_of(c)) for c, n in counts.items()}, self._row(running), self._padded)
         key = frozenset(counts.items())
         last = self._standing.get(key, {})
         stands = asked | {c: min(k, ceilings[c]) for c, k in last.items() if c in ceilings}
@@ -98,16 +99,28 @@ class BatchChoice:
         self._standing[key] = chosen
         return chosen
 
+    def _ceiling(self, cohort: str, bucket: int) -> int:
+        """Whatever a plan says, within what it says of the positions."""
+        k = self._told.k[cohort][bucket] if cohort in self._told.k else 0
+        return min(max(k, 0), MAX_K, len(self._told.survival[cohort]))
+
     def _row(self, running: int) -> Charges:
+        """The charges of steps of so many sequences, a plain one padded as one with drafts is."""
         row = self._rows.get(running)
         if row is None:
             assert self._charges is not None
-            row = self._rows[running] = self._charges.at(running)
+            plain = int(self._padded(running, np.zeros((1, 1), np.int64), np.full((1, 1), running))[0, 0])
+            row = replace(self._charges.at(running), plain=self._charges.at(plain).plain)
+            self._rows[running] = row
         return row
 
-    def _drafts(self, cohort: str) -> _Drafts:
-        chance = np.array(self._told.survival.get(cohort, ()))
-        return _Drafts(chance, np.array(self._told.drafted.get(cohort, (1.0,) * len(chance))))
+    def _drafts_of(self, cohort: str) -> _Drafts:
+        drafts = self._drafts.get(cohort)
+        if drafts is None:
+            chance = np.array(self._told.survival.get(cohort, ()), np.float64)
+            drafted = np.array(self._told.drafted.get(cohort, (1.0,) * len(chance)), np.float64)
+            drafts = self._drafts[cohort] = _Drafts(chance, drafted)
+        return drafts
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class StepTimes:
         context_now = float(context.sum()) / told if told else self.context_now
         return replace(
             self,
-            ratio=self.ratio + share * (mean / common - self.ratio),
+            ratio=self.ratio + share * (np.clip(mean / common, 1.0 / MOST_RATIO, MOST_RATIO) - self.ratio),
             weight=weight,
             common_ratio=common,
             common_weight=self.common_weight + float(steps.sum()),

@@ -94,7 +94,15 @@ class Plan:
     def k_for(
         self, cohort: str, running: int, now: float, worker: str | None = None, drafter: str | None = None
     ) -> int:
-        """K for a sequence of `cohort` beside `running` sequences on `worker`; an unknown cohort gets 0."""
+        """K by the price for a sequence of `cohort` beside `running` ones on `worker`; an unknown cohort gets 0."""
+        k = self.most_k_for(cohort, running, now, worker, drafter)
+        told = self.told(worker)
+        return affordable(told, cohort, k, running) if self.is_obeyed(now, drafter) and cohort in told.k else k
+
+    def most_k_for(
+        self, cohort: str, running: int, now: float, worker: str | None = None, drafter: str | None = None
+    ) -> int:
+        """The same, whatever positions cost: no batch of so many sequences drafts deeper."""
         if self.kill_switch == "zero" or drafter in self.blocked_drafters:
             return 0
         told = self.told(worker)
@@ -105,7 +113,7 @@ class Plan:
         by_load = told.k.get(cohort)
         if by_load is None:
             return told.fallback.get(cohort, 0)
-        return affordable(told, cohort, by_load[load_bucket(running)], running)
+        return by_load[load_bucket(running)]
 
 
 def affordable(told: Plan | StagedPlan, cohort: str, k: int, running: int) -> int:

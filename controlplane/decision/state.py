@@ -157,7 +157,7 @@ class DecisionState:
         if self.prices is None:
             return {}
         drafted = np.round(self.prices.drafted, 4)
-        silent = self.table.is_ragged & (drafted[:, 0] < 1.0)
+        silent = self.table.is_ragged & (drafted < 1.0).any(axis=1)
         return {self.table.names[i]: tuple(drafted[i].tolist()) for i in np.flatnonzero(silent)}
 
     def carried(self, policy: Policy) -> DecisionState:

@@ -129,6 +129,33 @@ def test_hardly_better_k_does_not_take_the_place_of_what_the_price_says() -> Non
     assert BatchChoice(plan).k_for({"code": 1, "chat": 1}, NOW) == {"code": asked, "chat": asked}
 
 
+def test_a_step_without_drafts_is_charged_for_its_padding_too() -> None:
+    """Sixteen sequences are 32 rows either way, so a draft token of each costs only its drafting."""
+    hazards = {"code": 0.6, "chat": 0.6}
+    plan = plan_of(charges_of(POSITIONS, a_pass=0.5), dict.fromkeys(hazards, 1), hazards)
+
+    def by_thirty_two(sequences: int, deepest: Ints, positions: Ints) -> Ints:
+        return -(-positions // 32) * 32
+
+    counts = {"code": 10, "chat": 6}
+    assert BatchChoice(plan).k_for(counts, NOW) == {"code": 0, "chat": 0}
+    assert BatchChoice(plan, padded=by_thirty_two).k_for(counts, NOW) == {"code": 1, "chat": 1}
+
+
+@pytest.mark.parametrize("k", [-3, 20])
+def test_a_k_that_no_ladder_has_is_brought_into_range_and_is_nobody_elses(k: int) -> None:
+    hazards = {"code": 0.9, "chat": 0.9}
+    chosen = BatchChoice(plan_of(FLAT, {"code": k, "chat": 2}, hazards)).k_for({"code": 2, "chat": 2}, NOW)
+    assert chosen["chat"] == 2
+    assert chosen["code"] in range(MAX_K + 1)
+
+
+def test_a_ceiling_beyond_what_is_said_of_positions_ends_there() -> None:
+    plan = plan_of(FLAT, {"code": 4, "chat": 2}, {"code": 0.9, "chat": 0.9})
+    short = replace(plan, survival={**plan.survival, "code": (0.9, 0.8, 0.7)})
+    assert BatchChoice(short).k_for({"code": 2, "chat": 2}, NOW) == {"code": 3, "chat": 2}
+
+
 def just_pays(charge: float) -> Plan:
     """A first draft token that pays by a hair, for a charge of 1.6 a step's beginning, or not, for a little more."""
     hazards = {"code": 0.6, "chat": 0.6}
