@@ -1,4 +1,4 @@
-"""What K each sequence uses in this step: a look-up in the newest plan, no waiting.
+"""What K each sequence uses in this step by the newest plan: a look-up, worked out where a batch is new; no waiting.
 
 A plan is alive for its own length, counted by a monotonic clock from when it was issued. How long ago that was at
 receipt, two witnesses say: the wall clock, and the plan held before (the two were issued so far apart, and received so

@@ -2,10 +2,10 @@
 
     seconds(n, K) = verify[n, K] + draft[n, K] + context_s x tokens of context
 
-on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence, times what the machine takes of late over
-its profile, times what that size takes beside the others. A drafter may be silent: then a step is one without drafts,
-or one with more of them than the mean says, and never one with half a token a sequence. An argmax over K does not see
-an error that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not
+on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence, times what that size was measured to take over
+its profile, times the pace of the machine of late. A drafter may be silent: then a step is one without drafts, or one
+with more of them than the mean says, and never one with half a token a sequence. An argmax over K does not see an error
+that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not
 extrapolated.
 """
 
@@ -27,8 +27,10 @@ _EDGES = np.sqrt(LOADS[1:] * LOADS[:-1])
 
 LEARNING = 0.003
 """Weight of one step in the correction of its cell."""
-COMMON_LEARNING = 0.05
-"""Weight of one step in the correction that all cells share (a clock that throttles, a longer context).
+COMMON_LEARNING = 0.01
+"""Weight of one step in the correction of sizes of which none was measured."""
+PACE_LEARNING = 0.05
+"""Weight of one step in what the machine takes of late (a clock that throttles, a neighbour, a longer context).
 
 Far quicker than a cell's own: sizes are measured at different times, and a machine that was slow meanwhile must not
 make one of them dear. Where its speed swings by 20 % within ten seconds, that is 1 to 1.5 % of the goodput.
@@ -44,16 +46,17 @@ class StepTimes:
     """The belief. verify, draft: [loads, MAX_K + 1] f64 seconds at LOADS sequences, as profiled.
 
     verify[l, k]: one forward of k + 1 positions for each of the sequences; its column 0 is a step without a drafter's
-    work. draft[l, k]: drafting k tokens for each. common_ratio: what the machine takes over its profile whatever the
-    size, common_weight the steps behind that. ratio, weight: [loads, MAX_K + 1], what a size takes over that, and the
-    discounted steps behind it. context_s: seconds that a token of context costs in a step; context: tokens of it a
-    sequence had while profiling, context_now: has of late.
+    work. draft[l, k]: drafting k tokens for each. pace: what the machine takes of late over what it did. ratio, weight:
+    [loads, MAX_K + 1], what a size was measured to take over its profile, and the discounted steps behind it;
+    common_ratio the same of a size that was not measured, common_weight the steps behind that. context_s: seconds that
+    a token of context costs in a step; context: tokens of it a sequence had while profiling, context_now: has of late.
     """
 
     verify: Floats
     draft: Floats
     ratio: Floats
     weight: Floats
+    pace: float = 1.0
     common_ratio: float = 1.0
     common_weight: float = 0.0
     context_s: float = 0.0
@@ -116,22 +119,27 @@ class StepTimes:
         heard = n > 0
         weight = np.where(heard, self.weight * keep + (1.0 - keep) / LEARNING, self.weight)
         share = np.where(heard, ((1.0 - keep) / LEARNING) / np.maximum(weight, 1e-12), 0.0)
-        common_keep = (1.0 - COMMON_LEARNING) ** steps.sum()
-        # What surprises at a size that is known is the machine's; at one that is not, it is the profile of that size,
-        # but for the first sizes of all, which tell what the machine takes over its profile.
-        trust, first = self._trust, LEAST_STEPS / (LEAST_STEPS + self.common_weight)
-        own = trust * self.ratio + (1.0 - trust)
-        surprise = n * (trust**2 + (1.0 - trust) * first) * (mean / own - self.common_ratio)
-        pace = max(1.0 - common_keep, float(steps.sum() / (steps.sum() + self.common_weight + LEAST_STEPS)))
-        common = max(self.common_ratio + pace * float(surprise[heard].sum() / steps.sum()), 1.0 / MOST_RATIO)
+        many = float(steps.sum())
+        common_keep, pace_keep = (1.0 - COMMON_LEARNING) ** many, (1.0 - PACE_LEARNING) ** many
+        trust, own = self._trust, self._relative
+        # At a size that is known, what surprises is the machine's pace of late; at one that is not, it is the profile
+        # of that size, but for the first sizes of all, which tell what the machine takes over its profile.
+        surprise = n * trust * (mean / own - self.pace)
+        pace = max(self.pace + (1.0 - pace_keep) * float(surprise[heard].sum()) / many, 1.0 / MOST_RATIO)
+        mean = np.clip(mean / pace, 1.0 / MOST_RATIO, MOST_RATIO)
+        first = LEAST_STEPS / (LEAST_STEPS + self.common_weight)
+        surprise = n * (trust + (1.0 - trust) * first) * (mean - own)
+        common_share = max(1.0 - common_keep, many / (many + self.common_weight + LEAST_STEPS))
+        common = max(self.common_ratio + common_share * float(surprise[heard].sum()) / many, 1.0 / MOST_RATIO)
         told = float((sequences * steps)[context > 0].sum())
         context_now = float(context.sum()) / told if told else self.context_now
         return replace(
             self,
-            ratio=self.ratio + share * (np.clip(mean / common, 1.0 / MOST_RATIO, MOST_RATIO) - self.ratio),
+            ratio=self.ratio + share * (mean - self.ratio),
             weight=weight,
+            pace=pace,
             common_ratio=common,
-            common_weight=self.common_weight + float(steps.sum()),
+            common_weight=self.common_weight + many,
             context_now=self.context_now * common_keep + context_now * (1.0 - common_keep),
         )
 
@@ -145,8 +153,14 @@ class StepTimes:
     @property
     def correction(self) -> Floats:
         """[loads, MAX_K + 1]: measured over profiled; where little was measured, what was measured elsewhere."""
+        out: Floats = self.pace * self._relative
+        return out
+
+    @property
+    def _relative(self) -> Floats:
+        """[loads, MAX_K + 1]: the part of `correction` that has nothing to do with the pace of late."""
         trust = self._trust
-        out: Floats = self.common_ratio * (trust * self.ratio + (1.0 - trust))
+        out: Floats = trust * self.ratio + (1.0 - trust) * self.common_ratio
         return out
 
     @property

@@ -26,9 +26,9 @@ from controlplane.decision.tuners.slots import Prices
 _BOUNDS = LOADS[AT_BUCKETS]
 
 MAY_PAY = 0.5
-"""Share of the price in the batch that is expected, below which a position pays in none that comes in its place: a
-cohort may be there alone, or find rows that are computed anyway. At 1 a rung was too low for a batch now and then, at
-the cost of up to 4 % in a cell."""
+"""Share of the price in the batch that is expected at which a rung is weighed: another one that comes in its place may
+ask for less, where a cohort is there alone or finds rows that are computed anyway. Tuned: at 1 a rung was too low for a
+batch now and then, at the cost of up to 4 % in a cell, and lower ones brought no more."""
 
 Fallback = Literal["no_price", "no_energy", "mixed"]
 """Why an objective is not pursued, and throughput is instead."""

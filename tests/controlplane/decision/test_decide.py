@@ -296,6 +296,22 @@ def test_k_is_always_a_rung_and_rises_one_rung_at_a_time(loop: Any, policy: Coho
                 assert ladder.index(d.new_k) - ladder.index(d.old_k) <= 1
 
 
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ([(4, 4, False, 90)], False),
+        ([(0, 0, False, 45), (4, 4, False, 45)], True),
+        ([(1, 1, False, 45), (4, 4, False, 45)], True),
+    ],
+)
+def test_a_plan_says_how_often_a_drafter_has_a_token_where_it_may_have_none(
+    loop: Any, cohort_policy: Any, window: Any, counts: list[tuple[int, int, bool, int]], says: bool
+) -> None:
+    control = loop(cohort_policy(tuner="goodput", slots="ragged"))
+    control.tick(0.0, window(counts, k=4), profile=PROFILE)
+    assert (min(control.state.drafted().get("code", (1.0,))) < 0.9) == says
+
+
 @settings(max_examples=20, deadline=None)
 @given(policy=cohorts(), stream=ticks)
 def test_what_a_plan_says_is_always_finite_and_within_bounds(

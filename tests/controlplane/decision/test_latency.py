@@ -213,6 +213,14 @@ def test_sizes_stay_as_far_apart_as_they_were_while_one_alone_meets_another_pace
     assert times.correction[AT[8], 8] / times.correction[AT[8], 2] == pytest.approx(1.0, rel=0.1)
 
 
+def test_a_size_that_was_never_tried_is_not_believed_as_dear_as_the_one_that_is() -> None:
+    """Else a profile in which drafts are too cheap would never be found out, as without drafts nothing is tried."""
+    times = times_of(profiled())
+    for _ in range(60):
+        times = times.correct(latency(measured(8, 2, 20, ratio=1.5)))
+    assert times.correction[AT[8], 0] < 0.95 * times.correction[AT[8], 2]
+
+
 def test_a_known_size_that_becomes_dear_by_itself_is_told_from_a_slow_machine_by_the_others() -> None:
     times = known((8, 8), (8, 2))
     for _ in range(60):
