@@ -2,10 +2,10 @@
 
     seconds(n, K) = verify[n, K] + draft[n, K] + context_s x tokens of context
 
-on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence, times what that size was measured to take over
-its profile, times the pace of the machine of late. A drafter may be silent: then a step is one without drafts, or one
-with more of them than the mean says, and never one with half a token a sequence. An argmax over K does not see an error
-that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not
+on a grid of PRICE_LOADS sequences by 0 ... MAX_K draft tokens a sequence, times what that size was measured to take
+over its profile, times the pace of the machine of late. A drafter may be silent: then a step is one without drafts, or
+one with more of them than the mean says, and never one with half a token a sequence. An argmax over K does not see an
+error that scales every K alike; it sees offsets, such as the step from K = 0 to K = 1, so these are measured, not
 extrapolated.
 """
 

@@ -27,7 +27,8 @@ def plan() -> Plan:
     loads = len(PRICE_LOADS)
     return Plan(
         epoch=1, version=1, issued_at=NOW, expires_at=NOW + 10, k={"code": (4,) * len(LOAD_BUCKETS)},
-        fallback={"code": 0}, policy_revision="", survival={"code": (0.9,) * MAX_K}, price=(1.0,) * loads, depth=(0,) * loads,
+        fallback={"code": 0}, policy_revision="", survival={"code": (0.9,) * MAX_K}, price=(1.0,) * loads,
+        depth=(0,) * loads,
     )  # fmt: skip
 
 
