@@ -37,15 +37,9 @@ class Trial:
         candidate = self.rollout.candidate
         return StagedPlan(
             workers=self.rollout.member_workers,
-            k=self.state.k_by_load(),
             fallback={cohort.name: cohort.speculation.fallback for cohort in candidate.cohorts},
             policy_revision=candidate.revision,
-            survival=self.state.survival(),
-            price=self.state.price(),
-            depth=self.state.depth(),
-            probing=self.state.probing(),
-            drafted=self.state.drafted(),
-            charges=self.state.charges(),
+            **self.state.planned(),
         )
 
     def split(self, windows: Sequence[WorkerWindow]) -> tuple[list[WorkerWindow], list[WorkerWindow]]:

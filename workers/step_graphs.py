@@ -7,7 +7,7 @@ in the block that nobody reads: to the kernels they are rows like all others, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, Protocol
@@ -141,7 +141,11 @@ class StepGraphs:
 
     def rows_for(self, sequences: int, k: int) -> int | None:
         """Rows that a step of so many sequences, the deepest with k draft tokens, computes; None: no shape fits."""
-        return next((s.rows for s in self._shapes if s.sequences >= sequences and s.k >= k), None)
+        return next((shape.rows for shape in self._fitting(sequences, k)), None)
+
+    def _fitting(self, sequences: int, k: int) -> Iterator[StepShape]:
+        """Those with the fewest rows first."""
+        return (shape for shape in self._shapes if shape.sequences >= sequences and shape.k >= k)
 
     def fit(self, rows: Sequence[Rows], keep: Sequence[int]) -> StepShape | None:
         """The shape with the fewest rows that `rows` fit into; None where none was recorded, or not all are kept."""
@@ -151,7 +155,7 @@ class StepGraphs:
         if any(r.start + len(r.token_ids) > self._context for r in rows):
             return None
         has_tree = any(r.parents is not None for r in rows)
-        fitting = (s for s in self._shapes if s.sequences >= len(rows) and s.k + 1 >= longest)
+        fitting = self._fitting(len(rows), longest - 1)
         return next((s for s in fitting if self._recordings[s].bounds.words or not has_tree), None)
 
     def run(

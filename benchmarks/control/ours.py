@@ -135,9 +135,8 @@ class Ours:
         """What a worker makes of the plan."""
         state, now = self.state, START_AT + self._ticks
         plan = Plan(
-            epoch=1, version=self._ticks + 1, issued_at=now, expires_at=now + 10.0, k=state.k_by_load(), fallback={},
-            policy_revision=state.table.revision, survival=state.survival(), price=state.price(),
-            depth=state.depth(), probing=state.probing(), drafted=state.drafted(), charges=state.charges(),
+            epoch=1, version=self._ticks + 1, issued_at=now, expires_at=now + 10.0, fallback={},
+            policy_revision=state.table.revision, **state.planned(),
         )  # fmt: skip
         self._known.clear()
         return BatchChoice(plan, padded=self._padded, standing=self._standing)

@@ -47,8 +47,7 @@ def tick_ms() -> float:
         started = time.perf_counter()
         seen = Observation.of(windows, state.table.names)
         state = decide(state, seen, 1000.0 + tick).state
-        state.k_by_load(), state.survival(), state.price(), state.depth(), state.probing()
-        state.drafted(), state.charges()
+        state.planned()
         taken.append(time.perf_counter() - started)
     return 1e3 * median(taken[2:])
 

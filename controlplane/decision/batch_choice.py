@@ -82,11 +82,14 @@ class BatchChoice:
         if self._charges is None or running < 2 or not self._plan.is_obeyed(now, self._drafter):
             return asked
         bucket = load_bucket(running)
-        free = [c for c in counts if c in self._told.survival and self._told.probing.get(c) != bucket]
         # What an unpriced cohort's drafts bring is not in the plan: nothing can be weighed beside them.
         if any(k and c not in self._told.survival for c, k in asked.items()):
             return asked
-        ceilings = {c: self._ceiling(c, bucket) for c in free}
+        ceilings = {
+            c: self._ceiling(c, bucket)
+            for c in counts
+            if c in self._told.survival and self._told.probing.get(c) != bucket
+        }
         if not any(ceilings.values()):
             return asked
         batch = _Batch({c: (n, self._drafts_of(c)) for c, n in counts.items()}, self._row(running), self._padded)

@@ -124,6 +124,18 @@ class DecisionState:
         k = np.where((table.tuner == FIXED)[:, None], table.start[:, None], k)
         return self.probes.planned(k)
 
+    def planned(self) -> dict[str, Any]:
+        """What a plan says of cohorts, loads and costs, by its names: the fields that Plan and StagedPlan share."""
+        return {
+            "k": self.k_by_load(),
+            "survival": self.survival(),
+            "price": self.price(),
+            "depth": self.depth(),
+            "probing": self.probing(),
+            "drafted": self.drafted(),
+            "charges": self.charges(),
+        }
+
     def k_by_load(self) -> dict[str, tuple[int, ...]]:
         """K by cohort and load bucket, as the plan says it."""
         return {name: tuple(row) for name, row in zip(self.table.names, self.k.tolist(), strict=True)}
